@@ -1,0 +1,116 @@
+"""The few kinds of change that a transform may ask for.
+
+An edit names nodes of the file's ``ast`` tree and carries new code as text. It knows nothing of text positions:
+:mod:`torchfix.apply` turns edits into text, :mod:`torchfix.proof` into the tree that the text must parse to.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, eq=False)
+class SetArgument:
+    """Give ``call`` the keyword argument ``name`` with the expression ``value``, replacing the value it has."""
+
+    call: ast.Call
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, eq=False)
+class RemoveArgument:
+    """Take an argument away from ``call``: a keyword by name, or a positional one by its index."""
+
+    call: ast.Call
+    argument: str | int
+
+
+@dataclass(frozen=True, eq=False)
+class Replace:
+    """Put ``template`` in the place of ``node``.
+
+    A hole ``$name`` in the template is filled with the text of ``parts[name]``, a node inside ``node`` (or ``node``
+    itself); edits inside that part survive. For a statement the template may hold several statements, written
+    without indentation.
+    """
+
+    node: ast.expr | ast.stmt
+    template: str
+    parts: Mapping[str, ast.expr] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class InsertBefore:
+    """Put ``code`` (one or more statements, without indentation) in front of ``statement``, in its block."""
+
+    statement: ast.stmt
+    code: str
+
+
+@dataclass(frozen=True, eq=False)
+class InsertAfter:
+    """Put ``code`` (one or more statements, without indentation) behind ``statement``, in its block."""
+
+    statement: ast.stmt
+    code: str
+
+
+@dataclass(frozen=True, eq=False)
+class Remove:
+    """Take ``statement`` away; ``pass`` stays where it was its block's only one."""
+
+    statement: ast.stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Wrap:
+    """Indent the statements from ``first`` to ``last`` of one block under ``header`` (``with open(p) as f:``).
+
+    ``footer`` is what follows at the header's own depth, for instance ``"finally:\\n    close()"``.
+    """
+
+    first: ast.stmt
+    last: ast.stmt
+    header: str
+    footer: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class AddParameter:
+    """Append a parameter to ``function``, behind its last one that may be passed by position.
+
+    ``parameter`` is a name, with its default if it has one (``"scaler=None"``).
+    """
+
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+    parameter: str
+
+
+@dataclass(frozen=True, eq=False)
+class AddImport:
+    """Make ``import module``, or ``from module import name``, hold at module level; nothing if it already does."""
+
+    module: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RemoveImport:
+    """Take away ``import module`` or the ``name`` of ``from module import name``, if nothing uses it any more.
+
+    Only plain imports at module level go: one inside ``try`` or ``if``, or in a module that declares ``__all__`` or
+    is a package's face, may be a probe or a re-export and stays.
+    """
+
+    module: str
+    name: str | None = None
+
+
+ArgumentEdit: TypeAlias = SetArgument | RemoveArgument
+StatementEdit: TypeAlias = InsertBefore | InsertAfter | Remove | Wrap
+ImportEdit: TypeAlias = AddImport | RemoveImport
+Edit: TypeAlias = ArgumentEdit | Replace | StatementEdit | AddParameter | ImportEdit

@@ -1,0 +1,238 @@
+"""Device expressions: whether an expression surely is a device, of which kinds, and copies between devices."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import argument, receiver
+from torchfix.facts.tree import dotted, last_name
+from torchfix.facts.values import Value
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+
+@dataclass(frozen=True)
+class Device:
+    """What is known of a device expression.
+
+    Args:
+        types: the device types that it may be (``{"cuda", "cpu"}``); ``"?"`` among them where some are not known.
+        is_object: True for a ``torch.device``, False for a string or an index, None where both may be.
+    """
+
+    types: frozenset[str]
+    is_object: bool | None
+
+    @property
+    def may_be_cuda(self) -> bool:
+        """Whether it can be a CUDA device."""
+        return bool(self.types & {"cuda", "?"})
+
+    @property
+    def is_cuda_or_cpu(self) -> bool:
+        """Whether it is surely CUDA or the CPU, whichever the machine has."""
+        return self.types <= {"cuda", "cpu"}
+
+    @property
+    def only_cpu(self) -> bool:
+        """Whether it is surely the CPU."""
+        return self.types == {"cpu"}
+
+
+_ANY = Device(frozenset("?"), None)
+_DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "xla", "npu", "hpu", "meta", "mlu", "musa", "privateuseone")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A call that copies to a device: ``x.cuda(...)`` or ``x.to(device, ...)``.
+
+    Args:
+        call: the call.
+        source: what is copied.
+        target: the device argument; None for a bare ``.cuda()``.
+        device: what is known of the target.
+    """
+
+    call: ast.Call
+    source: ast.expr
+    target: ast.expr | None
+    device: Device
+
+
+class Devices:
+    """Questions about devices in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._asked: dict[int, Device | None] = {}
+
+    def of(self, expression: ast.expr) -> Device | None:
+        """What is known of an expression as a device; None where it is not surely one.
+
+        The name proves nothing: a parameter called ``device`` counts when its callers are seen, or when the same
+        variable is used where torch takes nothing but a device.
+        """
+        key = id(expression)
+        if key not in self._asked:
+            self._asked[key] = None  # a circle of definitions is no proof
+            self._asked[key] = self._judge(expression)
+        return self._asked[key]
+
+    def _judge(self, expression: ast.expr) -> Device | None:
+        values = self._facts.values.of(expression)
+        if values:
+            judged = [value.facts.devices.of_value(value) for value in values]
+            if all(judged):
+                return _join([device for device in judged if device])
+        if isinstance(expression, (ast.Name, ast.Attribute)) and self._used_as_device(expression):
+            return _ANY
+        return None
+
+    def of_value(self, value: Value) -> Device | None:
+        """What is known of one origin as a device."""
+        node, facts = value.node, value.facts
+        if value.path:
+            return None
+        if isinstance(node, ast.Constant):
+            return _constant(node)
+        if isinstance(node, ast.JoinedStr):
+            first = node.values[0] if node.values else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value.startswith("cuda:"):
+                return Device(frozenset({"cuda"}), False)
+            return None
+        if isinstance(node, ast.Call):
+            return self._of_call(node, facts)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, facts)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mod)):
+            left = facts.devices.of(node.left) if isinstance(node.op, ast.Add) else _constant(node.left)
+            return Device(left.types, False) if left and left.is_object is False else None
+        return None
+
+    def _of_call(self, call: ast.Call, facts: Facts) -> Device | None:
+        meaning = facts.calls.meaning(call)
+        if meaning == "torch.device":
+            given = argument(call, "device", 0) or argument(call, "type")
+            inner = facts.devices.of(given) if given is not None else None
+            return Device(inner.types if inner else frozenset("?"), True)
+        if meaning in ("torch.accelerator.current_accelerator", "torch.get_default_device", "torch.cuda.current_device"):
+            return Device(frozenset({"cuda"}), False) if meaning == "torch.cuda.current_device" else Device(frozenset("?"), True)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "format" and isinstance(call.func.value, ast.Constant):
+            words = call.func.value.value
+            return Device(frozenset({"cuda"}), False) if isinstance(words, str) and words.startswith("cuda:") else None
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "get_device" and not call.args:
+            return None
+        return None
+
+    def _of_attribute(self, node: ast.Attribute, facts: Facts) -> Device | None:
+        option = facts.devices.command_line_option(node)
+        if option is not None:
+            return _of_option(option, facts)
+        if node.attr == "device" and facts.models.is_tensor_like(node.value):
+            return Device(frozenset("?"), True)
+        return None
+
+    def command_line_option(self, node: ast.Attribute) -> ast.Call | None:
+        """The ``add_argument`` call that declares the option which ``args.name`` reads."""
+        values = self._facts.values.of(node.value)
+        parsed = values and all(isinstance(value.node, ast.Call) and last_name(value.node.func) in ("parse_args", "parse_known_args") for value in values)
+        if not parsed or values is None:
+            return None
+        found = []
+        for call in values[0].facts.tree.calls.get("add_argument", ()):
+            spelled = [item.value.lstrip("-").replace("-", "_") for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+            named = argument(call, "dest")
+            if isinstance(named, ast.Constant):
+                spelled = [str(named.value)]
+            if node.attr in spelled:
+                found.append(call)
+        return found[0] if len(found) == 1 else None
+
+    def _used_as_device(self, expression: ast.expr) -> bool:
+        """Whether the same variable or attribute is used elsewhere where torch takes nothing but a device."""
+        name = dotted(expression)
+        if name is None:
+            return False
+        tree = self._facts.tree
+        alike = tree.names.get(expression.id, ()) if isinstance(expression, ast.Name) else tree.attributes.get(last_name(expression) or "", ())
+        for use in alike:
+            if dotted(use) == name and self._same(use, expression) and self._in_device_place(use):
+                return True
+        return False
+
+    def _same(self, one: ast.expr, other: ast.expr) -> bool:
+        first, second = one, other
+        while isinstance(first, ast.Attribute) and isinstance(second, ast.Attribute):
+            first, second = first.value, second.value
+        if not (isinstance(first, ast.Name) and isinstance(second, ast.Name)):
+            return False
+        if self._facts.names.same(first, second):
+            return True
+        both_self = self._facts.is_self(first) and self._facts.is_self(second)
+        return both_self and self._facts.tree.method_class(one) is self._facts.tree.method_class(other)
+
+    def _in_device_place(self, use: ast.expr) -> bool:
+        tree, facts = self._facts.tree, self._facts
+        parent = tree.parent(use)
+        if isinstance(parent, ast.keyword) and parent.arg in ("device", "map_location"):
+            call = tree.parent(parent)
+            return isinstance(call, ast.Call) and (facts.calls.meaning(call) or "").startswith("torch.")
+        if isinstance(parent, ast.Attribute) and parent.attr == "type" and isinstance(tree.parent(parent), ast.Compare):
+            return True
+        if isinstance(parent, ast.Call) and use in parent.args:
+            if facts.calls.meaning(parent) in ("torch.device", "torch.cuda.set_device", "torch.cuda.device"):
+                return True
+            target = receiver(parent)
+            return last_name(parent.func) == "to" and target is not None and facts.models.is_module(target)
+        return False
+
+    def transfer(self, call: ast.Call) -> Transfer | None:
+        """A ``.cuda()`` or ``.to(device)`` call as a transfer; None where it is not surely one."""
+        source = receiver(call)
+        if source is None or not isinstance(call.func, ast.Attribute):
+            return None
+        if any(isinstance(item, ast.Starred) for item in call.args) or any(item.arg is None for item in call.keywords):
+            return None
+        if call.func.attr == "cuda":
+            target = argument(call, "device", 0)
+            return Transfer(call, source, target, Device(frozenset({"cuda"}), None if target is not None else False))
+        if call.func.attr == "to":
+            target = argument(call, "device", 0)
+            device = self.of(target) if target is not None else None
+            return Transfer(call, source, target, device) if device is not None else None
+        return None
+
+
+def _constant(node: ast.AST) -> Device | None:
+    if not isinstance(node, ast.Constant):
+        return None
+    if isinstance(node.value, str):
+        kind = node.value.partition(":")[0]
+        return Device(frozenset({kind}), False) if kind in _DEVICE_TYPES else None
+    if type(node.value) is int:
+        return Device(frozenset({"cuda"}), False)
+    return None
+
+
+def _of_option(call: ast.Call, facts: Facts) -> Device | None:
+    """A command-line option is a device when its default or its choices are."""
+    default = argument(call, "default")
+    judged = _constant(default) if default is not None else None
+    if judged is None or (isinstance(default, ast.Constant) and not isinstance(default.value, str)):
+        return None
+    choices = argument(call, "choices")
+    types = judged.types | {"?"}
+    if isinstance(choices, (ast.List, ast.Tuple)):
+        allowed = [_constant(item) for item in choices.elts]
+        if all(allowed):
+            types = judged.types.union(*(item.types for item in allowed if item))
+    return Device(frozenset(types), False)
+
+
+def _join(devices: list[Device]) -> Device:
+    objects = {device.is_object for device in devices}
+    return Device(frozenset().union(*(device.types for device in devices)), objects.pop() if len(objects) == 1 else None)

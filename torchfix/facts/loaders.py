@@ -1,0 +1,171 @@
+"""Data loaders: every ``torch.utils.data.DataLoader`` of a file, its dataset, and whether it feeds training."""
+
+from __future__ import annotations
+
+import ast
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import argument, has_stars
+from torchfix.facts.names import Definition
+from torchfix.facts.tree import LoopNode
+from torchfix.facts.values import ELEMENT, Value
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+DATA_LOADER = "torch.utils.data.DataLoader"
+
+# The parameters of DataLoader that may be given by position, in torch's own order (torch.utils.data documentation).
+POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn")
+
+
+# Tensor methods whose result is the same data elsewhere or in another shape.
+_SAME_DATA: frozenset[str | None] = frozenset(["to", "cuda", "view", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "flatten", "contiguous"])
+
+
+class Role(enum.Enum):
+    """What a loader's batches are used for."""
+
+    TRAIN = "training"
+    EVALUATION = "evaluation"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Loader:
+    """One call that constructs a DataLoader."""
+
+    facts: Facts
+    call: ast.Call
+
+    def __hash__(self) -> int:
+        return hash(id(self.call))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loader) and self.call is other.call
+
+    def argument(self, name: str) -> ast.expr | None:
+        """The value of one of DataLoader's parameters, by keyword or position."""
+        return argument(self.call, name, POSITIONS.index(name) if name in POSITIONS else None)
+
+    @property
+    def hides_arguments(self) -> bool:
+        """Whether arguments are behind ``*`` or ``**``."""
+        return has_stars(self.call)
+
+    @property
+    def dataset(self) -> ast.expr | None:
+        """The dataset argument."""
+        return self.argument("dataset")
+
+    def dataset_values(self) -> tuple[Value, ...] | None:
+        """Every expression that may have made the dataset; None where one of them is out of sight."""
+        return self.facts.values.of(self.dataset) if self.dataset is not None else None
+
+    def dataset_classes(self) -> tuple[Definition, ...] | None:
+        """The classes of the project that may have made the dataset; None where an origin is something else."""
+        values = self.dataset_values()
+        if not values:
+            return None
+        found = []
+        for value in values:
+            made = value.facts.names.definition(value.node.func) if isinstance(value.node, ast.Call) and not value.path else None
+            if made is None or not isinstance(made.node, ast.ClassDef):
+                return None
+            found.append(made)
+        return tuple(found)
+
+    @cached_property
+    def loops(self) -> tuple[LoopNode, ...]:
+        """The loops of this file that take their batches from this loader, in text order."""
+        return tuple(node for node, loaders in self.facts.loaders.by_loop.items() if self in loaders)
+
+    def role(self) -> Role:
+        """Training where a training loop takes its batches, evaluation where only evaluation loops do."""
+        kinds = {self.facts.loops.kind(node) for node in self.loops}
+        names = {kind.name for kind in kinds}
+        if "TRAIN" in names:
+            return Role.TRAIN
+        return Role.EVALUATION if names == {"EVAL"} else Role.UNKNOWN
+
+
+class Loaders:
+    """The data loaders of one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._asked: dict[int, tuple[Loader, ...] | None] = {}
+
+    @cached_property
+    def all(self) -> tuple[Loader, ...]:
+        """Every DataLoader that this file constructs, in text order."""
+        return tuple(Loader(self._facts, call) for call in self._facts.calls.to(DATA_LOADER))
+
+    def of(self, expression: ast.expr) -> tuple[Loader, ...] | None:
+        """The loaders that an expression may be; None where it is not surely one."""
+        return self._of_values(self._facts.values.of(expression), ())
+
+    @staticmethod
+    def _of_values(values: tuple[Value, ...] | None, path: tuple[object, ...]) -> tuple[Loader, ...] | None:
+        found = []
+        for value in values or ():
+            call, facts = value.node, value.facts
+            if value.path != path or not isinstance(call, ast.Call) or facts.calls.meaning(call) != DATA_LOADER:
+                return None
+            found.append(Loader(facts, call))
+        return tuple(dict.fromkeys(found)) or None
+
+    @cached_property
+    def by_loop(self) -> dict[LoopNode, tuple[Loader, ...]]:
+        """The loops that surely take their batches from loaders, with those loaders.
+
+        ``for batch in loader``, through ``enumerate``, ``tqdm`` and ``zip``, and ``next(iterator)`` in the body.
+        """
+        found: dict[LoopNode, tuple[Loader, ...]] = {}
+        for node in self._facts.tree.loops:
+            loaders = tuple(dict.fromkeys(loader for source in self._sources(node) for loader in source))
+            if loaders:
+                found[node] = loaders
+        return found
+
+    def _sources(self, node: LoopNode) -> Iterator[tuple[Loader, ...]]:
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            for path in ((ELEMENT,), (ELEMENT, 1), (ELEMENT, 0)):
+                loaders = self._of_values(self._facts.values.of(node.iter, path), (ELEMENT,))
+                if loaders:
+                    yield loaders
+        for call in self._facts.tree.calls.get("next", ()):
+            if self._facts.tree.nearest(call, (ast.For, ast.AsyncFor, ast.While)) is node and call.args:
+                loaders = self._of_values(self._facts.values.of(call), (ELEMENT,))
+                if loaders:
+                    yield loaders
+
+    def batch_source(self, expression: ast.expr) -> tuple[Loader, ...] | None:
+        """The loaders whose batch, or a part of whose batch, an expression surely is; None for anything else.
+
+        Copies to a device and views count as the batch itself (``x = x.to(device)``, ``x.view(-1, 784)``).
+        """
+        key = id(expression)
+        if key not in self._asked:
+            self._asked[key] = ()  # ``x = x.to(device)``: the circle adds nothing new
+            self._asked[key] = self._batch(expression)
+        return self._asked[key]
+
+    def _batch(self, expression: ast.expr) -> tuple[Loader, ...] | None:
+        found: list[Loader] = []
+        for value in self._facts.values.of(expression) or (None,):
+            if value is None:
+                return None
+            source = _same_data(value)
+            if source is not None:
+                loaders = value.facts.loaders.batch_source(source)
+            else:
+                loaders = self._of_values((Value(value.facts, value.node, value.path[:1]),), (ELEMENT,))
+            if loaders is None:
+                return None
+            found += loaders
+        return tuple(dict.fromkeys(found))

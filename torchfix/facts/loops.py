@@ -1,0 +1,187 @@
+"""Training and evaluation loops taken apart: loader, forward, loss, backward, step, zero_grad.
+
+A training loop is a loop in which something is sent backward and something steps; an evaluation loop calls a network
+and does neither, itself or through a function that it calls. The words "epoch", "model" and "train" prove nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import receiver
+from torchfix.facts.optimizers import Optimizer
+from torchfix.facts.regions import NO_GRAD
+from torchfix.facts.tree import FUNCTIONS, Function, LoopNode, dotted, walk_here
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+    from torchfix.facts.loaders import Loader
+
+
+class Kind(enum.Enum):
+    """What a loop does."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """One training loop: the innermost loop in which something goes backward and something steps.
+
+    Args:
+        facts: the file.
+        node: the ``for`` or ``while`` statement.
+        backwards: the ``.backward()`` calls in its body, in text order.
+        steps: the ``.step()`` calls of optimizers in its body; those of schedulers are not among them.
+        scheduler_steps: the ``.step()`` calls of learning-rate schedulers.
+        zero_grads: the ``.zero_grad()`` calls.
+        forwards: the calls of known networks, torch's own loss modules left out.
+    """
+
+    facts: Facts
+    node: LoopNode
+    backwards: tuple[ast.Call, ...]
+    steps: tuple[ast.Call, ...]
+    scheduler_steps: tuple[ast.Call, ...]
+    zero_grads: tuple[ast.Call, ...]
+    forwards: tuple[ast.Call, ...]
+
+    @property
+    def loaders(self) -> tuple[Loader, ...]:
+        """The loaders that surely give its batches."""
+        return self.facts.loaders.by_loop.get(self.node, ())
+
+    @property
+    def function(self) -> Function | None:
+        """The function in whose body the loop stands, None at module level."""
+        return self.facts.tree.function(self.node)
+
+    @cached_property
+    def optimizer(self) -> Optimizer | None:
+        """The one optimizer that it steps; None where there are several or its making is not seen."""
+        found = {optimizer for call in self.steps for optimizer in self.facts.optimizers.of(_receiver(call)) or (None,)}
+        return found.pop() if len(found) == 1 else None
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Everything in the loop's body, nested functions left out, in text order."""
+        for statement in self.node.body:
+            yield from walk_here(statement)
+
+
+class Loops:
+    """The loops of one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    @cached_property
+    def training(self) -> tuple[Loop, ...]:
+        """The training loops of the file, in text order."""
+        candidates = {node: loop for node in self._facts.tree.loops if (loop := self._training(node))}
+        innermost = [
+            loop for node, loop in candidates.items() if not any(other is not node and self._facts.tree.is_within(other, node) for other in candidates)
+        ]
+        return tuple(innermost)
+
+    def _training(self, node: LoopNode) -> Loop | None:
+        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute)]
+        backwards = [call for call in calls if _attr(call) == "backward"]
+        stepping = [call for call in calls if _attr(call) == "step"]
+        if not backwards or not stepping:
+            return None
+        schedulers = [call for call in stepping if self._facts.optimizers.is_scheduler(_receiver(call))]
+        steps = [call for call in stepping if call not in schedulers and self._steps_parameters(call)]
+        if not steps:
+            return None
+        forwards = [
+            item
+            for statement in node.body
+            for item in walk_here(statement)
+            if isinstance(item, ast.Call) and self._facts.models.is_module(item.func) and not self._facts.models.is_loss(item.func)
+        ]
+        zero = [call for call in calls if _attr(call) == "zero_grad"]
+        return Loop(self._facts, node, tuple(backwards), tuple(steps), tuple(schedulers), tuple(zero), tuple(forwards))
+
+    def _steps_parameters(self, call: ast.Call) -> bool:
+        """Whether a ``.step()`` call moves parameters: of a known optimizer, or of what also zeroes gradients."""
+        target = _receiver(call)
+        if self._facts.optimizers.of(target):
+            return True
+        name = dotted(target)
+        if name is None:
+            return False
+        alike = [other for other in self._facts.tree.calls.get("zero_grad", ()) if dotted(_receiver(other)) == name]
+        scaled = bool(call.args) and any(dotted(_receiver(other)) == name for other in self._facts.tree.calls.get("scale", ()))
+        return bool(alike) or scaled or self._is_only_stepper(call)
+
+    def _is_only_stepper(self, call: ast.Call) -> bool:
+        """Whether this is the one thing that a function with a ``backward`` steps, its model being zeroed elsewhere."""
+        owner: ast.AST = self._facts.tree.function(call) or self._facts.tree.module
+        names = {dotted(_receiver(other)) for other in self._facts.tree.calls.get("step", ()) if self._facts.tree.is_within(other, owner)}
+        zeroed = any(self._facts.tree.is_within(other, owner) for other in self._facts.tree.calls.get("zero_grad", ()))
+        return len(names) == 1 and zeroed and not call.args
+
+    def at(self, node: ast.AST) -> Loop | None:
+        """The training loop that a ``for`` or ``while`` statement is."""
+        return next((loop for loop in self.training if loop.node is node), None)
+
+    def around(self, node: ast.AST) -> Loop | None:
+        """The training loop in whose body a node stands."""
+        return next((loop for loop in self.training if self._facts.tree.is_within(node, loop.node)), None)
+
+    def kind(self, node: LoopNode) -> Kind:
+        """What a loop does, through the functions of the project that it calls."""
+        if self.at(node) is not None:
+            return Kind.TRAIN
+        reached = self._reached(node)
+        names = {_attr(call) for function in reached for call in function}
+        if "backward" in names or "manual_backward" in names:
+            return Kind.TRAIN if "step" in names or "backward" in names else Kind.UNKNOWN
+        return Kind.EVAL if self._evaluates(node) else Kind.UNKNOWN
+
+    def _evaluates(self, node: LoopNode) -> bool:
+        """Whether gradients are off around a loop, or a network was put into evaluation before it in its function."""
+        if self._facts.regions.under(node, NO_GRAD):
+            return True
+        owner: ast.AST = self._facts.tree.function(node) or self._facts.tree.module
+        if isinstance(owner, ast.Module):
+            return any(self._facts.regions.under(item, NO_GRAD) for item in node.body)
+        evals = [call for call in self._facts.tree.calls.get("eval", ()) if self._facts.tree.is_within(call, owner) and isinstance(call.func, ast.Attribute)]
+        return bool(evals) or any(isinstance(item, ast.With) and self._facts.regions.under(item.body[0], NO_GRAD) for item in node.body)
+
+    def _reached(self, node: LoopNode) -> list[list[ast.Call]]:
+        """The method calls in a loop and, function by function, in what it calls of the project."""
+        seen: set[int] = set()
+        found: list[list[ast.Call]] = []
+        waiting: list[tuple[Facts, list[ast.stmt]]] = [(self._facts, node.body)]
+        while waiting:
+            facts, body = waiting.pop()
+            calls = [item for statement in body for item in walk_here(statement) if isinstance(item, ast.Call)]
+            found.append([call for call in calls if isinstance(call.func, ast.Attribute)])
+            for call in calls:
+                definition = facts.names.definition(call.func)
+                if definition is not None and isinstance(definition.node, FUNCTIONS) and id(definition.node) not in seen:
+                    seen.add(id(definition.node))
+                    waiting.append((definition.facts, definition.node.body))
+                method = facts.own_method(call)
+                if method is not None and id(method) not in seen:
+                    seen.add(id(method))
+                    waiting.append((facts, method.body))
+        return found
+
+
+def _attr(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _receiver(call: ast.Call) -> ast.expr:
+    source = receiver(call)
+    assert source is not None
+    return source

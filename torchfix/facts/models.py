@@ -1,0 +1,210 @@
+"""Networks: which expressions surely are ``nn.Module`` objects, which classes made them, and what wraps them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import receiver
+from torchfix.facts.names import Definition
+from torchfix.facts.tree import FUNCTIONS, last_name
+from torchfix.facts.values import Value, returns
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+# Methods of nn.Module that return the module itself.
+SELF_RETURNING = frozenset(
+    ["to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "type", "share_memory", "apply", "to_empty"]
+)
+# Calls that take a module and return one that stands for it.
+WRAPPERS = {
+    "torch.nn.DataParallel": "DataParallel",
+    "torch.nn.parallel.DistributedDataParallel": "DistributedDataParallel",
+    "torch.compile": "compile",
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": "SyncBatchNorm",
+    "torch.nn.utils.spectral_norm": "spectral_norm",
+    "torch.nn.utils.weight_norm": "weight_norm",
+    "apex.parallel.DistributedDataParallel": "DistributedDataParallel",
+    "copy.deepcopy": "deepcopy",
+}
+_LIBRARIES = ("torchvision.models.", "timm.", "segmentation_models_pytorch.", "torch.hub.load", "efficientnet_pytorch.", "pretrainedmodels.")
+
+
+@dataclass(frozen=True)
+class Network:
+    """One way in which a network may have been made.
+
+    Args:
+        value: the call that constructs it.
+        definition: its class in the user's project, None for a class of a library.
+        library: the dotted name of a library's class or function, None for the project's own.
+        wrappers: what stands around it, the innermost first.
+    """
+
+    value: Value
+    definition: Definition | None
+    library: str | None
+    wrappers: tuple[str, ...] = ()
+
+
+class Models:
+    """Questions about networks in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._asked: dict[int, tuple[Network, ...] | None] = {}
+
+    def of(self, expression: ast.expr) -> tuple[Network, ...] | None:
+        """Every way in which a network may have been made; None where the expression is not surely a network."""
+        key = id(expression)
+        if key not in self._asked:
+            self._asked[key] = ()  # ``net = net.to(device)``: the circle adds nothing new
+            self._asked[key] = self._networks(expression)
+        return self._asked[key]
+
+    def is_module(self, expression: ast.expr) -> bool:
+        """Whether an expression surely is a network."""
+        return bool(self.of(expression))
+
+    def is_loss(self, expression: ast.expr) -> bool:
+        """Whether an expression surely is one of torch's own loss modules (``nn.CrossEntropyLoss()``)."""
+        networks = self.of(expression)
+        return bool(networks) and all(network.library is not None and network.library.endswith("Loss") for network in networks or ())
+
+    def _networks(self, expression: ast.expr) -> tuple[Network, ...] | None:
+        values = self._facts.values.of(expression)
+        if values is None:
+            return None
+        found: list[Network] = []
+        for value in values:
+            networks = value.facts.models.of_value(value)
+            if networks is None:
+                return None
+            found += networks
+        return tuple(dict.fromkeys(found))
+
+    def of_value(self, value: Value) -> tuple[Network, ...] | None:
+        """The networks that one origin may be, as :meth:`of`."""
+        node, facts = value.node, value.facts
+        if not isinstance(node, ast.Call) or value.path:
+            return None
+        meaning = facts.calls.meaning(node)
+        if meaning in WRAPPERS and node.args:
+            inner = facts.models.of(node.args[0])
+            return None if inner is None else tuple(_wrapped(network, WRAPPERS[meaning]) for network in inner)
+        source = receiver(node)
+        if source is not None and isinstance(node.func, ast.Attribute) and node.func.attr in SELF_RETURNING:
+            inner = facts.models.of(source)
+            if inner is not None:
+                return inner
+        definition = facts.names.definition(node.func)
+        if definition is not None:
+            if isinstance(definition.node, ast.ClassDef):
+                return (Network(value, definition, None),) if is_module_class(definition) else None
+            return self._returned(definition)
+        if meaning is not None and is_module_name(meaning):
+            return (Network(value, None, meaning),)
+        return None
+
+    @staticmethod
+    def _returned(definition: Definition) -> tuple[Network, ...] | None:
+        """The networks that a function of the project returns."""
+        assert isinstance(definition.node, FUNCTIONS)
+        found: list[Network] = []
+        for expression in returns(definition.node):
+            networks = definition.facts.models.of(expression)
+            if not networks:
+                return None
+            found += networks
+        return tuple(found) or None
+
+    def is_tensor_like(self, expression: ast.expr) -> bool:
+        """Whether an expression is no module and no configuration object, so that its ``.device`` is a device.
+
+        Of ``x.device`` torch programs mean a tensor's; ``args.device`` and ``self.device`` are told apart here by
+        what they were made from.
+        """
+        if isinstance(expression, ast.Name):
+            if self._facts.is_self(expression):
+                owner = self._facts.tree.method_class(expression)
+                return owner is not None and is_lightning_class(Definition(self._facts, owner))
+            return self._used_as_tensor(expression)
+        if isinstance(expression, ast.Call):
+            return last_name(expression.func) == "next" or self._is_parameter(expression)
+        return isinstance(expression, ast.Attribute) and expression.attr in ("weight", "bias", "data", "grad")
+
+    def _is_parameter(self, call: ast.Call) -> bool:
+        return (self._facts.calls.meaning(call) or "").startswith("torch.")
+
+    def _used_as_tensor(self, name: ast.Name) -> bool:
+        """Whether the same variable is used as only a tensor can be: by a tensor's method or in torch arithmetic."""
+        for use in self._facts.names.uses(name):
+            parent = self._facts.tree.parent(use)
+            if isinstance(parent, ast.Attribute) and parent.attr in _TENSOR_ONLY:
+                return True
+        return False
+
+    def hidden_classes(self, definition: Definition) -> tuple[Definition, ...]:
+        """A network's class with all classes of the project that it may reach: its bases and what its code names."""
+        found: dict[int, Definition] = {}
+        waiting = [definition]
+        while waiting:
+            current = waiting.pop()
+            if id(current.node) in found:
+                continue
+            found[id(current.node)] = current
+            for node in ast.walk(current.node):
+                if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+                    named = current.facts.names.definition(node)
+                    if named is not None and id(named.node) not in found:
+                        waiting.append(named)
+        return tuple(found.values())
+
+
+_TENSOR_ONLY = frozenset(["size", "dim", "shape", "ndim", "unsqueeze", "squeeze", "view", "reshape", "permute", "transpose", "new_zeros", "new_ones", "new_full", "numel", "is_cuda", "dtype", "detach", "item", "requires_grad", "expand", "repeat"])
+
+
+def _wrapped(network: Network, wrapper: str) -> Network:
+    return Network(network.value, network.definition, network.library, (*network.wrappers, wrapper))
+
+
+def is_module_name(meaning: str) -> bool:
+    """Whether a library's dotted name makes a network: layers of torch.nn, and the well-known model collections."""
+    if meaning.startswith("torch.nn."):
+        rest = meaning.split(".")[2:]
+        return len(rest) == 1 and rest[0][:1].isupper() and rest[0] not in ("Parameter", "ParameterList")
+    return meaning.startswith(_LIBRARIES)
+
+
+def bases(definition: Definition) -> list[str | Definition | None]:
+    """The bases of a class: dotted names of libraries, definitions of the project, None for what is not known."""
+    assert isinstance(definition.node, ast.ClassDef)
+    found: list[str | Definition | None] = []
+    for base in definition.node.bases:
+        found.append(definition.facts.names.definition(base) or definition.facts.names.qualified(base))
+    return found
+
+
+def derives(definition: Definition, names: tuple[str, ...], _depth: int = 0) -> bool:
+    """Whether a class surely derives from one of these library classes (a name that ends in a dot is a prefix)."""
+    if not isinstance(definition.node, ast.ClassDef) or _depth > 8:
+        return False
+    for base in bases(definition):
+        if isinstance(base, Definition):
+            if derives(base, names, _depth + 1):
+                return True
+        elif base is not None and (base in names or base.startswith(tuple(name for name in names if name.endswith(".")))):
+            return True
+    return False
+
+
+def is_module_class(definition: Definition) -> bool:
+    """Whether a class surely is a network's."""
+    return derives(definition, ("torch.nn.", *_LIBRARIES, "torch.jit.ScriptModule")) or is_lightning_class(definition)
+
+
+def is_lightning_class(definition: Definition) -> bool:
+    """Whether a class surely is a LightningModule."""
+    return derives(definition, tuple(f"{library}{name}" for library in ("pytorch_lightning.", "lightning.", "lightning.pytorch.") for name in ("LightningModule", "core.LightningModule")))

@@ -1,0 +1,83 @@
+"""Optimizers: which expressions surely are ``torch.optim`` objects, and over which networks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import argument
+from torchfix.facts.models import derives
+from torchfix.facts.values import Value
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One optimizer.
+
+    Args:
+        value: the call that constructs it.
+        kind: its dotted name (``torch.optim.Adam``), or the class's own name for one of the project.
+    """
+
+    value: Value
+    kind: str
+
+    @property
+    def call(self) -> ast.Call:
+        """The call that constructs it."""
+        assert isinstance(self.value.node, ast.Call)
+        return self.value.node
+
+    @property
+    def takes_closure(self) -> bool:
+        """Whether its step calls the loss again, so that ``step`` needs a closure."""
+        return self.kind.rpartition(".")[2] == "LBFGS"
+
+    def trained(self) -> Iterator[ast.expr]:
+        """The expressions whose ``.parameters()`` it was given."""
+        given = argument(self.call, "params", 0)
+        for node in ast.walk(given) if given is not None else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("parameters", "named_parameters"):
+                yield node.func.value
+
+
+class Optimizers:
+    """Questions about optimizers in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def of(self, expression: ast.expr) -> tuple[Optimizer, ...] | None:
+        """Every optimizer that an expression may be; None where it is not surely one."""
+        values = self._facts.values.of(expression)
+        if not values:
+            return None
+        found = [self.of_value(value) for value in values]
+        return tuple(item for item in found if item) if all(found) else None
+
+    @staticmethod
+    def of_value(value: Value) -> Optimizer | None:
+        """The optimizer that one origin is, None where it is not surely one."""
+        node, facts = value.node, value.facts
+        if not isinstance(node, ast.Call) or value.path:
+            return None
+        meaning = facts.calls.meaning(node)
+        if meaning and meaning.startswith("torch.optim.") and not meaning.startswith(("torch.optim.lr_scheduler", "torch.optim.swa_utils")):
+            return Optimizer(value, meaning)
+        definition = facts.names.definition(node.func)
+        if definition is not None and isinstance(definition.node, ast.ClassDef) and derives(definition, ("torch.optim.",)):
+            return Optimizer(value, definition.node.name)
+        return None
+
+    def is_scheduler(self, expression: ast.expr) -> bool:
+        """Whether an expression surely is a learning-rate scheduler of torch."""
+        values = self._facts.values.of(expression)
+        return bool(values) and all(
+            isinstance(value.node, ast.Call) and (value.facts.calls.meaning(value.node) or "").startswith("torch.optim.lr_scheduler.")
+            for value in values or ()
+        )

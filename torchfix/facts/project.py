@@ -1,0 +1,170 @@
+"""What other files of the user's project say: definitions by import path, and the declared torch and Python range.
+
+A :class:`Project` is plain data plus one function that reads a file of it; other files are parsed when first asked
+for, so that a run pays only for the files that its questions reach.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from torchfix.source import SourceError, SourceFile
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+Version = tuple[int, int]
+
+
+def _nothing(path: str) -> bytes | None:
+    return None
+
+
+class Project:
+    """One user's project.
+
+    Args:
+        root: its folder, absolute, or ``""`` where there is none.
+        read: the bytes of a file by its POSIX path relative to ``root``, or None where there is no such file.
+        paths: the POSIX paths of its Python files relative to ``root``.
+        torch: the oldest torch that the project's declarations allow, None where they do not say.
+        python: the oldest Python that they allow, None where they do not say.
+    """
+
+    def __init__(
+        self,
+        root: str = "",
+        read: Callable[[str], bytes | None] = _nothing,
+        paths: tuple[str, ...] = (),
+        torch: Version | None = None,
+        python: Version | None = None,
+    ) -> None:
+        self.root = root
+        self.read = read
+        self.paths = paths
+        self.torch = torch
+        self.python = python
+        self._facts: dict[str, Facts | None] = {}
+
+    @classmethod
+    def empty(cls) -> Project:
+        """A project that says nothing, for a single text."""
+        return cls()
+
+    @classmethod
+    def of_texts(cls, modules: Mapping[str, str], torch: Version | None = None, python: Version | None = None) -> Project:
+        """A project that lives in memory: file texts by relative path."""
+        data = {path: text.encode() for path, text in modules.items()}
+        return cls("", data.get, tuple(sorted(data)), torch, python)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_facts": {}}
+
+    def relative(self, path: str) -> str:
+        """A user's path as the project's own: POSIX, relative to the root; as given where it lies outside."""
+        if not self.root:
+            return path.replace(os.sep, "/").removeprefix("./")
+        try:
+            inside = os.path.relpath(os.path.abspath(path), self.root)
+        except ValueError:
+            return path.replace(os.sep, "/")
+        return inside.replace(os.sep, "/")
+
+    def file(self, path: str) -> Facts | None:
+        """The facts of another file by its relative path; None where it is missing or cannot be parsed."""
+        if path not in self._facts:
+            self._facts[path] = None  # an import circle meets the answer "unknown" instead of itself
+            data = self.read(path)
+            if data is not None:
+                self._facts[path] = self._parse(path, data)
+        return self._facts[path]
+
+    def _parse(self, path: str, data: bytes) -> Facts | None:
+        from torchfix.facts import Facts  # the package's face imports this module
+
+        try:
+            source = SourceFile.from_bytes(os.path.join(self.root, path) if self.root else path, data)
+            source.tree  # noqa: B018  parsed here, so that a broken file is unknown rather than an error later
+        except SourceError:
+            return None
+        return Facts(source, self)
+
+    def module(self, name: str, importer: str, level: int = 0) -> Facts | None:
+        """The facts of the module that ``importer`` means by a dotted name, None where it is not the project's own."""
+        for path in self._candidates(name, importer, level):
+            facts = self.file(path)
+            if facts is not None:
+                return facts
+        return None
+
+    def _candidates(self, name: str, importer: str, level: int) -> Iterator[str]:
+        folder = os.path.dirname(importer)
+        tail = name.replace(".", "/")
+        if level:
+            for _ in range(level - 1):
+                folder = os.path.dirname(folder)
+            bases = [folder]
+        else:
+            bases = [folder]
+            while folder:
+                folder = os.path.dirname(folder)
+                bases.append(folder)
+            bases.append("src")
+        for base in bases:
+            stem = "/".join(part for part in (base, tail) if part)
+            if tail:
+                yield f"{stem}.py"
+            yield f"{stem}/__init__.py" if stem else "__init__.py"
+
+    def mentions(self, name: str, path: str) -> bool:
+        """Whether another Python file of the project imports the file at ``path`` and holds the word ``name``."""
+        stem = os.path.basename(path).removesuffix(".py")
+        if stem == "__init__":
+            stem = os.path.basename(os.path.dirname(path))
+        word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
+        imported = re.compile(rb"^[ \t]*(?:from|import)\b[^#\n]*\b" + re.escape(stem.encode()) + rb"\b", re.MULTILINE)
+        for other in self.paths:
+            if other != path:
+                data = self.read(other)
+                if data is not None and word.search(data) and imported.search(data):
+                    return True
+        return False
+
+
+_REQUIREMENT = re.compile(r"""(?:^|['"\s\[(,])(?:pytorch::)?(?:torch|pytorch)\s*(?:\[[^\]]*\])?\s*(?P<range>\(?\s*[=<>~!^]=?[^'"#;\n)]*)""", re.MULTILINE)
+_POETRY = re.compile(r"""^\s*torch\s*=\s*(?:\{[^}\n]*version\s*=\s*)?["'](?P<range>[^"']+)["']""", re.MULTILINE)
+_PYTHON = re.compile(r"""^\s*(?:requires-python|python_requires|python)\s*=\s*["']?(?P<range>[^"'\n#]+)""", re.MULTILINE)
+_PYTHON_CALL = re.compile(r"""python_requires\s*=\s*["'](?P<range>[^"'\n]+)["']""")
+_CONDA_PYTHON = re.compile(r"""^\s*-\s*python\s*(?P<range>[=<>]=?[^\n#]*)""", re.MULTILINE)
+
+
+def declared(files: Mapping[str, str]) -> tuple[Version | None, Version | None]:
+    """The oldest torch and the oldest Python that a project's declarations allow.
+
+    Args:
+        files: texts of ``pyproject.toml``, ``setup.cfg``, ``setup.py``, ``requirements*.txt``, ``environment.yml``
+            by name.
+
+    Where files disagree the lower bound wins, since the code must run on it.
+    """
+    torch: list[Version] = []
+    python: list[Version] = []
+    for text in files.values():
+        for pattern in (_REQUIREMENT, _POETRY):
+            torch += [low for match in pattern.finditer(text) if (low := _lower(match["range"]))]
+        for pattern in (_PYTHON, _PYTHON_CALL, _CONDA_PYTHON):
+            python += [low for match in pattern.finditer(text) if (low := _lower(match["range"]))]
+    return (min(torch) if torch else None), (min(python) if python else None)
+
+
+def _lower(words: str) -> Version | None:
+    """The lower bound of a version range (``>=1.10,<2``, ``==2.1.0``, ``^1.9``, ``~=2.0``), None where it has none."""
+    bounds = []
+    for part in words.strip("() ").split(","):
+        match = re.match(r"\s*(?:>=|==?|~=|\^|~|>)?\s*v?(\d+)(?:\.(\d+))?", part)
+        if match and not re.match(r"\s*(<|!=)", part):
+            bounds.append((int(match[1]), int(match[2] or 0)))
+    return max(bounds) if bounds else None

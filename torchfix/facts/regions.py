@@ -1,0 +1,80 @@
+"""What surrounds a place: no_grad, autocast and their like, and which frameworks own the training loop."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from torchfix.facts.tree import FUNCTIONS
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+NO_GRAD = ("torch.no_grad", "torch.inference_mode")
+AUTOCAST = ("torch.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
+
+# Packages that run the training loop, or scale and step in the user's place.
+_FRAMEWORKS = {
+    "accelerate": "Accelerate",
+    "deepspeed": "DeepSpeed",
+    "pytorch_lightning": "Lightning",
+    "lightning": "Lightning",
+    "lightning_fabric": "Fabric",
+    "ignite": "Ignite",
+    "fastai": "fastai",
+    "composer": "Composer",
+    "colossalai": "ColossalAI",
+    "horovod": "Horovod",
+    "torch_xla": "PyTorch/XLA",
+    "apex": "Apex",
+    "catalyst": "Catalyst",
+}
+
+
+class Regions:
+    """Questions about what surrounds a place in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def under(self, node: ast.AST, names: tuple[str, ...]) -> bool:
+        """Whether a place stands under a ``with`` or a decorator of one of these dotted names."""
+        inner = node
+        for outer in self._facts.tree.ancestors(node):
+            if isinstance(outer, (ast.With, ast.AsyncWith)) and inner in outer.body:
+                if any(self._means(item.context_expr, names) for item in outer.items):
+                    return True
+            if isinstance(outer, FUNCTIONS) and inner in outer.body:
+                if any(self._means(decorator, names) for decorator in outer.decorator_list):
+                    return True
+            inner = outer
+        return False
+
+    def _means(self, expression: ast.expr, names: tuple[str, ...]) -> bool:
+        called = expression.func if isinstance(expression, ast.Call) else expression
+        return self._facts.names.qualified(called) in names
+
+    def frameworks(self) -> tuple[str, ...]:
+        """The frameworks that this file imports, by the names that people know."""
+        found = []
+        for node in self._facts.tree.imports:
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and node.level:
+                continue
+            for module in modules:
+                name = _FRAMEWORKS.get(module.partition(".")[0])
+                if module.startswith("transformers") and isinstance(node, ast.ImportFrom):
+                    name = "Transformers' Trainer" if any(alias.name in ("Trainer", "Seq2SeqTrainer") for alias in node.names) else None
+                if name:
+                    found.append(name)
+        return tuple(dict.fromkeys(found))
+
+    def is_distributed(self) -> bool:
+        """Whether the file already runs one process per device."""
+        found = self._facts.calls.to(
+            "torch.distributed.init_process_group",
+            "torch.nn.parallel.DistributedDataParallel",
+            "torch.utils.data.DistributedSampler",
+            "torch.multiprocessing.spawn",
+        )
+        return next(found, None) is not None

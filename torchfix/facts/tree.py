@@ -1,0 +1,185 @@
+"""The one walk over a file's syntax tree: parents, statements and blocks, calls by their last name, definitions."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TypeAlias, TypeVar
+
+Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+LoopNode: TypeAlias = "ast.For | ast.AsyncFor | ast.While"
+Scoped: TypeAlias = "ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp"
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+N = TypeVar("N", bound=ast.AST)
+
+
+class Tree:
+    """A module's nodes, indexed once.
+
+    Attributes:
+        calls: every call by the last name of what is called (``DataLoader`` for ``data.DataLoader(...)``).
+        attributes: every attribute access by its name.
+        names: every use of a plain name by that name.
+    """
+
+    def __init__(self, module: ast.Module) -> None:
+        self.module = module
+        self.calls: dict[str, list[ast.Call]] = defaultdict(list)
+        self.attributes: dict[str, list[ast.Attribute]] = defaultdict(list)
+        self.names: dict[str, list[ast.Name]] = defaultdict(list)
+        self.functions: list[Function] = []
+        self.classes: list[ast.ClassDef] = []
+        self.loops: list[LoopNode] = []
+        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._index(module)
+
+    def _index(self, module: ast.Module) -> None:
+        parents = self._parents
+        stack: list[ast.AST] = [module]
+        while stack:
+            node = stack.pop()
+            children: list[ast.AST] = []
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if isinstance(value, ast.AST):
+                    children.append(value)
+                elif isinstance(value, list):
+                    children.extend(item for item in value if isinstance(item, ast.AST))
+            for child in children:
+                if not isinstance(child, (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)):
+                    parents[child] = node
+            stack.extend(reversed(children))  # so that the indexes are in the order of the text
+            self._note(node)
+
+    def _note(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Call):
+            name = last_name(node.func)
+            if name is not None:
+                self.calls[name].append(node)
+        elif isinstance(node, ast.Attribute):
+            self.attributes[node.attr].append(node)
+        elif isinstance(node, ast.Name):
+            self.names[node.id].append(node)
+        elif isinstance(node, FUNCTIONS):
+            self.functions.append(node)
+        elif isinstance(node, ast.ClassDef):
+            self.classes.append(node)
+        elif isinstance(node, LOOPS):
+            self.loops.append(node)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.imports.append(node)
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node that directly holds this one."""
+        return self._parents.get(node)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around this one, from the nearest outwards."""
+        current = self._parents.get(node)
+        while current is not None:
+            yield current
+            current = self._parents.get(current)
+
+    def nearest(self, node: ast.AST, kinds: type[N] | tuple[type[N], ...]) -> N | None:
+        """The nearest node of one of these kinds around this one."""
+        return next((outer for outer in self.ancestors(node) if isinstance(outer, kinds)), None)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that holds a node, or the node itself.
+
+        Raises:
+            ValueError: the node is the module, or no node of this tree.
+        """
+        current: ast.AST | None = node
+        while current is not None and not isinstance(current, ast.stmt):
+            current = self._parents.get(current)
+        if current is None:
+            raise ValueError("no statement holds this node")
+        return current
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The list of statements that a statement stands in."""
+        return self.place(statement)[1]
+
+    def place(self, statement: ast.stmt) -> tuple[ast.AST, list[ast.stmt], int]:
+        """The node that owns a statement's block, the block, and the statement's index in it."""
+        owner = self._parents[statement]
+        for name in _BLOCKS:
+            block = getattr(owner, name, None)
+            if isinstance(block, list):
+                for index, item in enumerate(block):
+                    if item is statement:
+                        return owner, block, index
+        raise ValueError("the statement stands in no block")
+
+    def function(self, node: ast.AST) -> Function | None:
+        """The innermost function whose body holds a node; decorators, defaults and annotations are outside it."""
+        inner = node
+        for outer in self.ancestors(node):
+            if isinstance(outer, FUNCTIONS) and inner in outer.body:
+                return outer
+            inner = outer
+        return None
+
+    def class_of(self, function: ast.AST) -> ast.ClassDef | None:
+        """The class whose method a function is."""
+        parent = self._parents.get(function)
+        return parent if isinstance(parent, ast.ClassDef) else None
+
+    def method_class(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class in one of whose methods a node stands, closures inside the method included."""
+        function = self.function(node)
+        while function is not None:
+            owner = self.class_of(function)
+            if owner is not None:
+                return owner
+            function = self.function(function)
+        return None
+
+    def is_within(self, node: ast.AST, outer: ast.AST) -> bool:
+        """Whether a node is ``outer`` or stands inside it."""
+        return node is outer or any(around is outer for around in self.ancestors(node))
+
+
+def last_name(expression: ast.expr) -> str | None:
+    """The last name of a name or attribute chain: ``DataLoader`` for ``torch.utils.data.DataLoader``."""
+    if isinstance(expression, ast.Name):
+        return expression.id
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return None
+
+
+def dotted(expression: ast.expr) -> str | None:
+    """The dotted text of a chain of names (``args.device``), None for anything else."""
+    if isinstance(expression, ast.Name):
+        return expression.id
+    if isinstance(expression, ast.Attribute):
+        base = dotted(expression.value)
+        return None if base is None else f"{base}.{expression.attr}"
+    return None
+
+
+def walk_here(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it in text order, without the bodies of functions and classes defined there."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            yield child
+        else:
+            yield from walk_here(child)
+
+
+def statements_here(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a block and of the blocks in it, in text order, without nested functions and classes."""
+    for statement in block:
+        for node in walk_here(statement):
+            if isinstance(node, ast.stmt):
+                yield node

@@ -51,10 +51,9 @@ def argument(call: ast.Call, name: str, index: int | None = None) -> ast.expr | 
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    if index is not None and index < len(call.args):
-        if not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
-            return call.args[index]
-    return None
+    if index is None or index >= len(call.args) or any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
+        return None
+    return call.args[index]
 
 
 def keyword(call: ast.Call, name: str) -> ast.keyword | None:

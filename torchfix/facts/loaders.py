@@ -169,3 +169,13 @@ class Loaders:
                 return None
             found += loaders
         return tuple(dict.fromkeys(found))
+
+
+def _same_data(value: Value) -> ast.expr | None:
+    """What a value is the same data as: the tensor that was copied or viewed, the dictionary that was read."""
+    node = value.node
+    if isinstance(node, ast.Subscript):
+        return node.value
+    if isinstance(node, ast.Call) and not value.path and last_name(node.func) in _SAME_DATA:
+        return receiver(node)
+    return None

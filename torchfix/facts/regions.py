@@ -41,12 +41,13 @@ class Regions:
         """Whether a place stands under a ``with`` or a decorator of one of these dotted names."""
         inner = node
         for outer in self._facts.tree.ancestors(node):
+            around: list[ast.expr] = []
             if isinstance(outer, (ast.With, ast.AsyncWith)) and inner in outer.body:
-                if any(self._means(item.context_expr, names) for item in outer.items):
-                    return True
-            if isinstance(outer, FUNCTIONS) and inner in outer.body:
-                if any(self._means(decorator, names) for decorator in outer.decorator_list):
-                    return True
+                around = [item.context_expr for item in outer.items]
+            elif isinstance(outer, FUNCTIONS) and inner in outer.body:
+                around = outer.decorator_list
+            if any(self._means(expression, names) for expression in around):
+                return True
             inner = outer
         return False
 

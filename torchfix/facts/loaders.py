@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.calls import argument, has_stars
+from torchfix.facts.calls import argument, has_stars, receiver
 from torchfix.facts.names import Definition
 from torchfix.facts.tree import LoopNode
 from torchfix.facts.values import ELEMENT, Value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import argument, has_stars, receiver
 from torchfix.facts.names import Definition
-from torchfix.facts.tree import LoopNode
+from torchfix.facts.tree import LoopNode, last_name
 from torchfix.facts.values import ELEMENT, Value
 
 if TYPE_CHECKING:

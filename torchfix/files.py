@@ -1,0 +1,426 @@
+"""The disk: walk, read, write atomically. No other module opens a file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, BinaryIO
+
+from torchfix.exclude import Exclusion, Patterns, inside
+from torchfix.result import Outcome, Reason, Result
+from torchfix.usage import UsageError
+
+PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "environment.yml", ".git")
+"""What lies in the root of a project."""
+
+
+class FileError(Exception):
+    """A file that cannot be read or written, with the reason that the report gives."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.text)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file to look at.
+
+    Args:
+        path: as it is shown, relative to the working folder, POSIX; a link's is its target's, so that patches name
+            the file that changes.
+        real: absolute, without links.
+    """
+
+    path: str
+    real: str
+
+
+# Walking
+
+
+def walk(paths: Sequence[str], exclude: Patterns, force_exclude: bool = False) -> list[Found | Result]:
+    """The Python files under some paths in path order; a Result for each that is known but not looked at.
+
+    Args:
+        paths: files and folders. A file named here is taken whatever its name, unless ``force_exclude`` is set.
+        exclude: the user's own patterns.
+        force_exclude: whether what a walk leaves out is left out here too.
+
+    Raises:
+        UsageError: a path does not exist.
+    """
+    missing = [path for path in paths if not os.path.lexists(path)]
+    if missing:
+        raise UsageError(f"no such file or folder: {', '.join(map(shown, missing))}")
+    roots = [os.path.realpath(path) for path in paths]
+    found: dict[str, Found | Result] = {}
+    real_files: set[tuple[int, int]] = set()
+    for entry in (entry for path in paths for entry in _entries(path, exclude, force_exclude)):
+        file = entry if isinstance(entry, Result) else _admit(entry, roots)
+        if isinstance(file, Found):
+            status = os.stat(file.real)
+            if (status.st_dev, status.st_ino) in real_files:
+                continue
+            real_files.add((status.st_dev, status.st_ino))
+        found.setdefault(file.path, file)
+    return [found[name] for name in sorted(found, key=lambda name: name.split("/"))]
+
+
+def _admit(path: str, roots: Sequence[str]) -> Found | Result:
+    """What becomes of one file of a walk."""
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        return _skipped(path, "broken-link", "the link leads nowhere", "remove it or mend its target")
+    if not os.path.isfile(real):
+        return _skipped(path, "not-a-file", "it is no regular file")
+    if not any(inside(real, root) for root in roots):
+        return _skipped(path, "outside", f"the link leads out of the given paths, to {shown(real)}", "name its target itself")
+    if path.endswith(".ipynb"):
+        return _skipped(path, "notebook", "notebooks are not read yet", "export it as a script")
+    return Found(shown(real), real)
+
+
+def _skipped(path: str, code: str, text: str, help: str = "") -> Result:
+    return Result(shown(path), Outcome.SKIPPED, reason=Reason(code, text, help))
+
+
+def _entries(path: str, exclude: Patterns, force_exclude: bool) -> Iterator[str | Result]:
+    """The files under one given path, and results for what cannot be looked into."""
+    whole = os.path.abspath(path)
+    exclusion = Exclusion(_top(whole), exclude, read_if_there)
+    if force_exclude and _forced_out(whole, exclusion):
+        return
+    if not os.path.isdir(path):
+        yield whole
+        return
+    if not force_exclude and exclusion.ignored(whole, is_folder=True):
+        exclusion = Exclusion(whole, exclude, read_if_there)  # asked for by name, so what ignores it is not heard
+    yield from _descend(whole, exclusion)
+
+
+def _descend(folder: str, exclusion: Exclusion) -> Iterator[str | Result]:
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError as error:
+        yield Result(shown(folder), Outcome.FAILED, reason=_reason(error, "read"))
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if not exclusion.leaves_out(folder, entry.name, is_folder=True):
+                yield from _descend(entry.path, exclusion)
+        elif entry.name.endswith(".py") and not entry.is_dir() and not exclusion.leaves_out(folder, entry.name, is_folder=False):
+            yield entry.path
+
+
+def _forced_out(path: str, exclusion: Exclusion) -> bool:
+    """Whether a walk from the top folder would have left a given path, or a folder above it, out."""
+    steps = os.path.relpath(path, exclusion.top).split(os.sep)
+    folders = [os.path.join(exclusion.top, *steps[:depth]) for depth in range(len(steps))]
+    return steps != ["."] and any(
+        exclusion.leaves_out(folder, step, is_folder=os.path.isdir(os.path.join(folder, step))) for folder, step in zip(folders, steps)
+    )
+
+
+def _top(path: str) -> str:
+    """The git work tree that holds a path; without one the working folder if it holds the path, else the path's own."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    tree = git_work_tree(folder)
+    if tree is not None:
+        return tree
+    here = os.getcwd()
+    return here if inside(folder, here) else folder
+
+
+def shown(path: str) -> str:
+    """A path as users read it: relative to the working folder, POSIX; absolute where there is no such way."""
+    try:
+        return os.path.relpath(path).replace(os.sep, "/")
+    except ValueError:  # another drive
+        return os.path.abspath(path).replace(os.sep, "/")
+
+
+def upward(folder: str) -> Iterator[str]:
+    """A folder and those above it, the nearest first."""
+    folder = os.path.abspath(folder)
+    while True:
+        yield folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return
+        folder = above
+
+
+def git_work_tree(folder: str) -> str | None:
+    """The root of the git work tree that a folder lies in, None if it lies in none."""
+    return next((above for above in upward(folder) if os.path.exists(os.path.join(above, ".git"))), None)
+
+
+# Projects
+
+
+def project_root(folder: str) -> tuple[str, bool]:
+    """The root of the project that a folder belongs to, and whether a mark says so; else the folder itself."""
+    for above in upward(folder):
+        if any(os.path.exists(os.path.join(above, mark)) for mark in PROJECT_MARKS):
+            return above, True
+    return os.path.abspath(folder), False
+
+
+def declarations(root: str) -> Mapping[str, str]:
+    """The texts of the files in which a project declares the versions that it runs on, by name."""
+    names = ["pyproject.toml", "setup.cfg", "setup.py", "environment.yml"]
+    names += sorted(name for name in _names(root) if name.startswith("requirements") and name.endswith(".txt"))
+    names += sorted(f"requirements/{name}" for name in _names(os.path.join(root, "requirements")) if name.endswith(".txt"))
+    texts = {name: read_if_there(os.path.join(root, name)) for name in names}
+    return {name: data.decode("utf-8", "replace") for name, data in texts.items() if data is not None}
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+class ProjectReader:
+    """The bytes of a project's files by relative POSIX path; None for what is missing or lies outside its root.
+
+    Keeps what it has read; a copy in another process starts empty.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._kept: dict[str, bytes | None] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"root": self.root, "_kept": {}}
+
+    def __call__(self, path: str) -> bytes | None:
+        if path not in self._kept:
+            real = os.path.realpath(os.path.join(self.root, path))
+            self._kept[path] = read_if_there(real) if inside(real, os.path.realpath(self.root)) else None
+        return self._kept[path]
+
+
+class ProjectPaths(Sequence[str]):
+    """The relative POSIX paths of a project's Python files, listed when first asked for.
+
+    Args:
+        root: the project's folder, absolute.
+        deep: whether the folders below it belong to it too.
+    """
+
+    def __init__(self, root: str, deep: bool) -> None:
+        self.root = root
+        self.deep = deep
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._paths[index]
+
+    @cached_property
+    def _paths(self) -> tuple[str, ...]:
+        if self.deep:
+            entries = _entries(self.root, Patterns(self.root, ()), force_exclude=False)
+            found = [entry for entry in entries if isinstance(entry, str)]
+        else:
+            found = sorted(os.path.join(self.root, name) for name in _names(self.root) if name.endswith(".py"))
+        return tuple(os.path.relpath(path, self.root).replace(os.sep, "/") for path in found)
+
+
+# Reading
+
+
+def read(path: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise FileError(_reason(error, "read")) from error
+
+
+def read_if_there(path: str) -> bytes | None:
+    """The bytes of a regular file, None where there is none that can be read."""
+    try:
+        return read(path) if os.path.isfile(path) else None
+    except FileError:
+        return None
+
+
+def read_standard_input() -> bytes:
+    """All bytes of standard input."""
+    return sys.stdin.buffer.read()
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """A TOML file as a dictionary.
+
+    Raises:
+        UsageError: it cannot be read or is no TOML; says where.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(read(path).decode("utf-8"))
+    except FileError as error:
+        raise UsageError(f"{shown(path)}: {error.reason.text}") from error
+    except ValueError as error:
+        raise UsageError(f"{shown(path)}: not valid TOML: {error}") from error
+
+
+def _reason(error: OSError, verb: str) -> Reason:
+    """Why a file could not be read or written, and the next step."""
+    help = {
+        errno.EACCES: f"give yourself the right to {verb} it (chmod u+{verb[0]})",
+        errno.EPERM: f"give yourself the right to {verb} it (chmod u+{verb[0]})",
+        errno.EROFS: "make the file system writable, or work on a copy",
+        errno.ENOSPC: "free some space and run again",
+        errno.EISDIR: "name the files in it",
+    }.get(error.errno or 0, "look at the file and run again")
+    text = f"cannot be {'read' if verb == 'read' else 'written'}: {os.strerror(error.errno) if error.errno else error}"
+    return Reason("unreadable" if verb == "read" else "unwritable", text, help)
+
+
+# Writing
+
+
+def write(path: str, before: bytes, after: bytes) -> None:
+    """Replace a file's bytes so that a kill at any moment leaves the old ones or the new ones.
+
+    The new text goes into a temporary file beside it, which then takes its name; the mode is kept, the owner where
+    that is allowed. A file with several hard links keeps them, which no file system can do atomically: the text is then
+    copied into the file, and the temporary file holds the whole new text until that is done.
+
+    Args:
+        path: the real path of an existing file.
+        before: what it held when it was read.
+        after: what it is to hold.
+
+    Raises:
+        FileError: it cannot be written, or does not hold ``before`` any more; it is unchanged then.
+    """
+    if read(path) != before:
+        raise FileError(Reason("changed-meanwhile", "the file changed while torchfix ran; it is left as it is", "run again"))
+    try:
+        status = os.stat(path)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        _replace(path, before, after, status)
+    except OSError as error:
+        raise FileError(_reason(error, "write")) from error
+
+
+def _replace(path: str, before: bytes, after: bytes, status: os.stat_result) -> None:
+    folder = os.path.dirname(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=".torchfix-", suffix=".tmp", dir=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(after)
+            _flush(file)
+        if status.st_nlink > 1:
+            _copy_into(path, before, after)
+        else:
+            _keep_owner(temporary, status)
+            os.chmod(temporary, stat.S_IMODE(status.st_mode))
+            os.replace(temporary, path)
+            _flush_folder(folder)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _copy_into(path: str, before: bytes, after: bytes) -> None:
+    """Overwrite a file in place; an error on the way puts the old bytes back."""
+    with open(path, "r+b", buffering=0) as file:
+        try:
+            _overwrite(file, after)
+        except OSError:
+            _overwrite(file, before)
+            raise
+
+
+def _overwrite(file: BinaryIO, data: bytes) -> None:
+    file.seek(0)
+    file.write(data)
+    file.truncate()
+    _flush(file)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_folder(folder: str) -> None:
+    """Make a rename last; only POSIX opens folders."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _keep_owner(path: str, status: os.stat_result) -> None:
+    if os.name == "posix" and (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
+        with contextlib.suppress(PermissionError):
+            os.chown(path, status.st_uid, status.st_gid)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file of torchfix's own: a report, a patch.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+            _flush(file)
+    except OSError as error:
+        raise FileError(_reason(error, "write")) from error
+
+
+def save_undo(patch: bytes) -> str:
+    """Keep a patch that takes a run back, in the user's state folder or else the temporary one; gives its path.
+
+    Raises:
+        UsageError: neither folder can be written.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    name = f"torchfix-undo-{time.strftime('%Y%m%d-%H%M%S')}"
+    for folder in (os.path.join(state, "torchfix"), tempfile.gettempdir()):
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+            path = next(path for path in _numbered(os.path.join(folder, name), ".patch") if not os.path.lexists(path))
+            with open(path, "xb") as file:  # never through a link that somebody laid there
+                file.write(patch)
+                _flush(file)
+            return path
+    raise UsageError("the patch that would undo the run can be saved neither in the state folder nor in the temporary one; nothing was written")
+
+
+def _numbered(stem: str, suffix: str) -> Iterator[str]:
+    yield stem + suffix
+    for number in itertools.count(2):
+        yield f"{stem}-{number}{suffix}"

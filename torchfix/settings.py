@@ -1,0 +1,287 @@
+"""What a run was asked to do: command line over configuration file over defaults, frozen.
+
+A value is read by the same function wherever it stands, so that the command line and a file accept the same words and
+refuse them with the same message.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torchfix.transform import Risk, Transform
+from torchfix.usage import UsageError, nearest
+
+FORMATS = ("auto", "changed", "file", "off")
+OUTPUT_FORMATS = ("text", "json")
+COLORS = ("auto", "always", "never")
+RISKS = tuple(risk.word for risk in Risk)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a run that a configuration file may hold too.
+
+    Args:
+        select: names of rules and groups to run; empty for every rule that is not off.
+        ignore: names of rules and groups that do not run.
+        risk: the highest risk that may be changed.
+        torch: the oldest torch that the code must run on; None for what the project declares.
+        num_workers: the expression for worker counts; None for the rules' own.
+        format: how Black is used.
+        output_format: ``text`` or ``json``.
+        statistics: whether counts by rule are shown.
+        quiet: whether the summary is left out.
+        verbose: whether suppressed findings, unused suppressions and clean files are shown.
+        color: when to use colours.
+        jobs: the number of processes; None for one a core.
+        exclude: patterns in the manner of ``.gitignore`` of files that are not looked at.
+        exclude_folder: the folder that ``exclude`` counts from.
+        force_exclude: whether exclusions hold for files named on the command line too.
+        allow_dirty: whether files with uncommitted changes may be written.
+        exit_zero: whether the exit code 1 becomes 0.
+        per_file_ignores: names of rules and groups that do not run, by pattern in the manner of ``.gitignore``.
+        rules: options by rule name, checked where the rules are known (:func:`rule_options`).
+        origin: the configuration file that was read; None if there is none.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    risk: Risk = Risk.BEHAVIOR
+    torch: tuple[int, int] | None = None
+    num_workers: str | None = None
+    format: str = "auto"
+    output_format: str = "text"
+    statistics: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+    jobs: int | None = None
+    exclude: tuple[str, ...] = ()
+    exclude_folder: str = ""
+    force_exclude: bool = False
+    allow_dirty: bool = False
+    exit_zero: bool = False
+    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origin: str | None = None
+
+
+def resolve(command_line: Mapping[str, object], document: Mapping[str, object], origin: str | None, folder: str) -> Settings:
+    """The settings of a run.
+
+    Args:
+        command_line: values by field name; None and missing mean "not given".
+        document: the table of a configuration file, as TOML gives it; empty if there is none.
+        origin: that file's path, for messages.
+        folder: the folder that the command ran in.
+
+    Raises:
+        UsageError: an unknown key, or a value that an option does not take.
+    """
+    values: dict[str, Any] = {"origin": origin, "exclude_folder": folder}
+    for key, value in document.items():
+        where = f"{origin}: {key}"
+        if key not in _KEYS:
+            raise UsageError(f"{where} is not a key of torchfix's configuration{_hint(key)}")
+        values[_field(key)] = _read(key, value, where)
+    if origin is not None:
+        values["exclude_folder"] = os.path.dirname(os.path.abspath(origin))
+    given = {name: value for name, value in command_line.items() if value is not None and value != []}
+    for name, value in given.items():
+        key = name.replace("_", "-")
+        values[name] = _read(key, value, f"--{key}")
+    if "exclude" in given:
+        values["exclude_folder"] = folder
+    tables = values.get("rules", {})
+    values["rules"] = {rule: {key: value for key, value in table.items() if _field(key) not in given} for rule, table in tables.items()}
+    return Settings(**values)
+
+
+def table_of(path: str, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Torchfix's own table in a parsed TOML file, None where it has none.
+
+    ``pyproject.toml`` has it under ``[tool.torchfix]``; any other file holds the keys at its top.
+
+    Raises:
+        UsageError: what stands there is no table.
+    """
+    if os.path.basename(path) != "pyproject.toml":
+        return document
+    tool = document.get("tool", {})
+    table = tool.get("torchfix") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"{path}: [tool.torchfix] must be a table")
+    return table
+
+
+def rule_options(transform: Transform, settings: Settings) -> Any:
+    """The options of one rule: its defaults, the run's options of the same name, its own table.
+
+    Raises:
+        UsageError: its table holds an unknown key or a value of another type.
+    """
+    hints = typing.get_type_hints(transform.options)
+    known = [option.name for option in fields(transform.options)]
+    values = {name: value for name in _SHARED if name in known and (value := getattr(settings, name)) is not None}
+    for key, value in settings.rules.get(transform.name, {}).items():
+        where = f"{settings.origin}: rules.{transform.name}.{key}"
+        name = _field(key)
+        if name not in known:
+            words = [option.replace("_", "-") for option in known]
+            raise UsageError(f"{where}: the rule has no such option{nearest(key, words) or _list(words)}")
+        if not _fits(value, hints[name]):
+            raise UsageError(f"{where}: expected {_type_words(hints[name])}, found {value!r}")
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return transform.options(**values)
+
+
+def _read(key: str, value: object, where: str) -> object:
+    try:
+        return _KEYS[key](value)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _field(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _hint(key: str) -> str:
+    if key in _COMMAND_LINE_ONLY:
+        return f"; --{key} is given on the command line only"
+    return nearest(key, _KEYS) or _list(_KEYS)
+
+
+def _list(words: Collection[str]) -> str:
+    return f"; it knows {', '.join(words)}" if words else "; it has none"
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(name for words in _texts(value, "names") for word in words.split(",") if (name := word.strip()))
+
+
+def _texts(value: object, kind: str) -> tuple[str, ...]:
+    texts = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"expected {kind}, found {value!r}")
+    return texts
+
+
+def _choice(*known: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in known:
+            raise ValueError(f"{value!r} is none of {', '.join(known)}{nearest(str(value), known)}")
+        return str(value)
+
+    return read
+
+
+def _risk(value: object) -> Risk:
+    return Risk[_choice(*RISKS)(value).upper()]
+
+
+def _version(value: object) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)(?:\.(\d+))?(?:\.\d+)*(?:\+\S*)?", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"expected a version such as '2.4', found {value!r}")
+    return int(match[1]), int(match[2] or 0)
+
+
+def _expression(value: object) -> str:
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str):
+        raise ValueError(f"expected a Python expression, found {value!r}")
+    try:
+        ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{text!r} is no Python expression") from error
+    return text.strip()
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, found {value!r}")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"expected a number of processes, 1 or more, found {value!r}")
+    return value
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    return _texts(value, "patterns such as 'tests/**'")
+
+
+def _per_file_ignores(value: object) -> Mapping[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a table of patterns with the rules to ignore there, found {value!r}")
+    return {pattern: _names(names) for pattern, names in value.items()}
+
+
+def _rules(value: object) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        raise ValueError("expected a table of options for each rule, [tool.torchfix.rules.NAME]")
+    return value
+
+
+_KEYS: Mapping[str, Callable[[object], object]] = {
+    "select": _names,
+    "ignore": _names,
+    "risk": _risk,
+    "torch": _version,
+    "num-workers": _expression,
+    "format": _choice(*FORMATS),
+    "output-format": _choice(*OUTPUT_FORMATS),
+    "statistics": _switch,
+    "quiet": _switch,
+    "verbose": _switch,
+    "color": _choice(*COLORS),
+    "jobs": _count,
+    "exclude": _patterns,
+    "force-exclude": _switch,
+    "allow-dirty": _switch,
+    "exit-zero": _switch,
+    "per-file-ignores": _per_file_ignores,
+    "rules": _rules,
+}
+"""How the value of each key is read; the keys are the long options."""
+
+_SHARED = ("num_workers",)
+"""Options of a run that every rule with an option of the same name takes over."""
+
+_COMMAND_LINE_ONLY = ("diff", "apply", "output-file", "config", "isolated", "stdin-filename")
+"""What a file of the project may not decide: whether its user's files are written, and where else."""
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value read from TOML may be given to a field with this type hint."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if hint is float:
+        return type(value) in (int, float)
+    return type(value) is hint
+
+
+def _type_words(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type_words(option) for option in arguments if option is not type(None))
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if origin is tuple:
+        return f"a list, each {_type_words(arguments[0])}"
+    return {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}.get(hint, str(hint))

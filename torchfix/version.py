@@ -1,0 +1,3 @@
+"""The version of this package, in one place and free of imports."""
+
+VERSION = "0.1.0"

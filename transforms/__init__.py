@@ -1,0 +1,1 @@
+"""The rewrites: one module each, found by walking this package, installed as ``torchfix.transforms``."""

@@ -107,11 +107,17 @@ class SourceFile:
         if re.match(r"\s*except\s+[\w.()]+\s*,\s*\w+\s*:", words) or re.search(r"(\b0\d+\b|`|<>|\b[uU][rR]['\"])", words):
             return SourceError("python-2", f"Python 2 syntax ({message})", line, "convert the file to Python 3 first (2to3 or futurize)")
         if re.search(r"\basync\s*=", words):
-            return SourceError("python-2", "'async' as an argument name, a keyword since Python 3.7", line, "write non_blocking= instead of async=")
+            return SourceError(
+                "python-2", "'async' as an argument name, a keyword since Python 3.7", line, "write non_blocking= instead of async="
+            )
         newer = _newer_syntax(message, words)
         if newer:
-            return SourceError("newer-python", f"syntax of Python {newer}; torchfix runs under {running} here", line, f"run torchfix under Python {newer}")
-        return SourceError("syntax", f"{message} (torchfix runs under Python {running} here)", line, "correct the syntax error; the other files were done")
+            return SourceError(
+                "newer-python", f"syntax of Python {newer}; torchfix runs under {running} here", line, f"run torchfix under Python {newer}"
+            )
+        return SourceError(
+            "syntax", f"{message} (torchfix runs under Python {running} here)", line, "correct the syntax error; the other files were done"
+        )
 
     @cached_property
     def lines(self) -> list[str]:

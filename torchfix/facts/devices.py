@@ -139,12 +139,18 @@ class Devices:
     def command_line_option(self, node: ast.Attribute) -> ast.Call | None:
         """The ``add_argument`` call that declares the option which ``args.name`` reads."""
         values = self._facts.values.of(node.value)
-        parsed = values and all(isinstance(value.node, ast.Call) and last_name(value.node.func) in ("parse_args", "parse_known_args") for value in values)
+        parsed = values and all(
+            isinstance(value.node, ast.Call) and last_name(value.node.func) in ("parse_args", "parse_known_args") for value in values
+        )
         if not parsed or values is None:
             return None
         found = []
         for call in values[0].facts.tree.calls.get("add_argument", ()):
-            spelled = [item.value.lstrip("-").replace("-", "_") for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+            spelled = [
+                item.value.lstrip("-").replace("-", "_")
+                for item in call.args
+                if isinstance(item, ast.Constant) and isinstance(item.value, str)
+            ]
             named = argument(call, "dest")
             if isinstance(named, ast.Constant):
                 spelled = [str(named.value)]
@@ -158,7 +164,9 @@ class Devices:
         if name is None:
             return False
         tree = self._facts.tree
-        alike = tree.names.get(expression.id, ()) if isinstance(expression, ast.Name) else tree.attributes.get(last_name(expression) or "", ())
+        alike = (
+            tree.names.get(expression.id, ()) if isinstance(expression, ast.Name) else tree.attributes.get(last_name(expression) or "", ())
+        )
         for use in alike:
             if dotted(use) == name and self._same(use, expression) and self._in_device_place(use):
                 return True

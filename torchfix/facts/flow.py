@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from torchfix.facts.names import Binding, Bound
+from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.tree import FUNCTIONS, LOOPS
 
 if TYPE_CHECKING:

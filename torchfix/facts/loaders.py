@@ -20,11 +20,25 @@ if TYPE_CHECKING:
 DATA_LOADER = "torch.utils.data.DataLoader"
 
 # The parameters of DataLoader that may be given by position, in torch's own order (torch.utils.data documentation).
-POSITIONS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn")
+POSITIONS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+)
 
 
 # Tensor methods whose result is the same data elsewhere or in another shape.
-_SAME_DATA: frozenset[str | None] = frozenset(["to", "cuda", "view", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "flatten", "contiguous"])
+_SAME_DATA: frozenset[str | None] = frozenset(
+    ["to", "cuda", "view", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "flatten", "contiguous"]
+)
 
 
 class Role(enum.Enum):

@@ -86,12 +86,19 @@ class Loops:
         """The training loops of the file, in text order."""
         candidates = {node: loop for node in self._facts.tree.loops if (loop := self._training(node))}
         innermost = [
-            loop for node, loop in candidates.items() if not any(other is not node and self._facts.tree.is_within(other, node) for other in candidates)
+            loop
+            for node, loop in candidates.items()
+            if not any(other is not node and self._facts.tree.is_within(other, node) for other in candidates)
         ]
         return tuple(innermost)
 
     def _training(self, node: LoopNode) -> Loop | None:
-        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute)]
+        calls = [
+            item
+            for statement in node.body
+            for item in walk_here(statement)
+            if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute)
+        ]
         backwards = [call for call in calls if _attr(call) == "backward"]
         stepping = [call for call in calls if _attr(call) == "step"]
         if not backwards or not stepping:
@@ -153,7 +160,11 @@ class Loops:
         owner: ast.AST = self._facts.tree.function(node) or self._facts.tree.module
         if isinstance(owner, ast.Module):
             return any(self._facts.regions.under(item, NO_GRAD) for item in node.body)
-        evals = [call for call in self._facts.tree.calls.get("eval", ()) if self._facts.tree.is_within(call, owner) and isinstance(call.func, ast.Attribute)]
+        evals = [
+            call
+            for call in self._facts.tree.calls.get("eval", ())
+            if self._facts.tree.is_within(call, owner) and isinstance(call.func, ast.Attribute)
+        ]
         return bool(evals) or any(isinstance(item, ast.With) and self._facts.regions.under(item.body[0], NO_GRAD) for item in node.body)
 
     def _reached(self, node: LoopNode) -> list[list[ast.Call]]:

@@ -16,7 +16,22 @@ if TYPE_CHECKING:
 
 # Methods of nn.Module that return the module itself.
 SELF_RETURNING = frozenset(
-    ["to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "type", "share_memory", "apply", "to_empty"]
+    [
+        "to",
+        "cuda",
+        "cpu",
+        "float",
+        "half",
+        "double",
+        "bfloat16",
+        "train",
+        "eval",
+        "requires_grad_",
+        "type",
+        "share_memory",
+        "apply",
+        "to_empty",
+    ]
 )
 # Calls that take a module and return one that stands for it.
 WRAPPERS = {
@@ -29,7 +44,14 @@ WRAPPERS = {
     "apex.parallel.DistributedDataParallel": "DistributedDataParallel",
     "copy.deepcopy": "deepcopy",
 }
-_LIBRARIES = ("torchvision.models.", "timm.", "segmentation_models_pytorch.", "torch.hub.load", "efficientnet_pytorch.", "pretrainedmodels.")
+_LIBRARIES = (
+    "torchvision.models.",
+    "timm.",
+    "segmentation_models_pytorch.",
+    "torch.hub.load",
+    "efficientnet_pytorch.",
+    "pretrainedmodels.",
+)
 
 
 @dataclass(frozen=True)
@@ -163,7 +185,31 @@ class Models:
         return tuple(found.values())
 
 
-_TENSOR_ONLY = frozenset(["size", "dim", "shape", "ndim", "unsqueeze", "squeeze", "view", "reshape", "permute", "transpose", "new_zeros", "new_ones", "new_full", "numel", "is_cuda", "dtype", "detach", "item", "requires_grad", "expand", "repeat"])
+_TENSOR_ONLY = frozenset(
+    [
+        "size",
+        "dim",
+        "shape",
+        "ndim",
+        "unsqueeze",
+        "squeeze",
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "numel",
+        "is_cuda",
+        "dtype",
+        "detach",
+        "item",
+        "requires_grad",
+        "expand",
+        "repeat",
+    ]
+)
 
 
 def _wrapped(network: Network, wrapper: str) -> Network:
@@ -207,4 +253,11 @@ def is_module_class(definition: Definition) -> bool:
 
 def is_lightning_class(definition: Definition) -> bool:
     """Whether a class surely is a LightningModule."""
-    return derives(definition, tuple(f"{library}{name}" for library in ("pytorch_lightning.", "lightning.", "lightning.pytorch.") for name in ("LightningModule", "core.LightningModule")))
+    return derives(
+        definition,
+        tuple(
+            f"{library}{name}"
+            for library in ("pytorch_lightning.", "lightning.", "lightning.pytorch.")
+            for name in ("LightningModule", "core.LightningModule")
+        ),
+    )

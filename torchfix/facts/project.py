@@ -134,7 +134,9 @@ class Project:
         return False
 
 
-_REQUIREMENT = re.compile(r"""(?:^|['"\s\[(,])(?:pytorch::)?(?:torch|pytorch)\s*(?:\[[^\]]*\])?\s*(?P<range>\(?\s*[=<>~!^]=?[^'"#;\n)]*)""", re.MULTILINE)
+_REQUIREMENT = re.compile(
+    r"""(?:^|['"\s\[(,])(?:pytorch::)?(?:torch|pytorch)\s*(?:\[[^\]]*\])?\s*(?P<range>\(?\s*[=<>~!^]=?[^'"#;\n)]*)""", re.MULTILINE
+)
 _POETRY = re.compile(r"""^\s*torch\s*=\s*(?:\{[^}\n]*version\s*=\s*)?["'](?P<range>[^"']+)["']""", re.MULTILINE)
 _PYTHON = re.compile(r"""^\s*(?:requires-python|python_requires|python)\s*=\s*["']?(?P<range>[^"'\n#]+)""", re.MULTILINE)
 _PYTHON_CALL = re.compile(r"""python_requires\s*=\s*["'](?P<range>[^"'\n]+)["']""")

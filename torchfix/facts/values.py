@@ -9,7 +9,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from torchfix.facts.names import Binding, Bound, parameters
+from torchfix.facts.scopes import Binding, Bound, parameters
 from torchfix.facts.tree import FUNCTIONS, Function, dotted, walk_here
 
 if TYPE_CHECKING:
@@ -43,7 +43,16 @@ class Value:
 
 
 # Functions that hand the items of their argument on: how the path continues in which argument.
-_ITERATORS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.tqdm_notebook", "builtins.iter", "rich.progress.track", "builtins.list", "itertools.cycle"}
+_ITERATORS = {
+    "tqdm.tqdm",
+    "tqdm.auto.tqdm",
+    "tqdm.notebook.tqdm",
+    "tqdm.tqdm_notebook",
+    "builtins.iter",
+    "rich.progress.track",
+    "builtins.list",
+    "itertools.cycle",
+}
 
 
 class Values:

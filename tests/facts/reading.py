@@ -1,0 +1,30 @@
+"""Build the facts of a snippet and find its nodes by their text."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Mapping
+
+from torchfix.facts import Facts
+from torchfix.facts.project import Project
+from torchfix.source import SourceFile
+
+
+def facts_of(text: str, path: str = "train.py", modules: Mapping[str, str] | None = None) -> Facts:
+    """The facts of a snippet; ``modules`` are the project's other files by path."""
+    text = textwrap.dedent(text)
+    return Facts(SourceFile.from_bytes(path, text.encode()), Project.of_texts({path: text, **(modules or {})}))
+
+
+def node(facts: Facts, text: str, occurrence: int = 0) -> ast.expr:
+    """The expression with this text, the first in the file unless another ``occurrence`` is asked for."""
+    found = [item for item in ast.walk(facts.source.tree) if isinstance(item, ast.expr) and facts.source.segment(item) == text]
+    return sorted(found, key=lambda item: (item.lineno, item.col_offset))[occurrence]
+
+
+def texts(values: object) -> list[str] | None:
+    """The texts of values, for assertions; None stays None."""
+    if values is None:
+        return None
+    return [ast.unparse(value.node) for value in values]  # type: ignore[attr-defined]

@@ -1,0 +1,194 @@
+"""Models, optimizers, devices, loaders and loops, read from snippets."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.facts.reading import facts_of, node
+from torchfix.facts.loaders import Role
+from torchfix.facts.loops import Kind
+from torchfix.facts.regions import NO_GRAD
+
+MNIST = """
+import argparse
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader
+from torchvision import datasets
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return x
+
+
+def train(args, model, device, train_loader, optimizer, epoch):
+    model.train()
+    for batch_idx, (data, target) in enumerate(train_loader):
+        data, target = data.to(device), target.to(device)
+        optimizer.zero_grad()
+        output = model(data)
+        loss = nn.functional.nll_loss(output, target)
+        loss.backward()
+        optimizer.step()
+
+
+def test(model, device, test_loader):
+    model.eval()
+    with torch.no_grad():
+        for data, target in test_loader:
+            data, target = data.to(device), target.to(device)
+            output = model(data)
+
+
+def main():
+    args = argparse.ArgumentParser().parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    train_loader = DataLoader(datasets.MNIST("."), 64, True)
+    test_loader = DataLoader(datasets.MNIST("."), batch_size=64)
+    model = Net().to(device)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 1)
+    for epoch in range(3):
+        train(args, model, device, train_loader, optimizer, epoch)
+        test(model, device, test_loader)
+        scheduler.step()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_training_loop_is_taken_apart_across_functions() -> None:
+    """Model, optimizer, loader and batch are known although they come in as parameters."""
+    facts = facts_of(MNIST)
+    (loop,) = facts.loops.training
+    assert [ast.unparse(call) for call in loop.forwards] == ["model(data)"]
+    assert [ast.unparse(call) for call in loop.backwards] == ["loss.backward()"]
+    assert loop.optimizer is not None
+    assert loop.optimizer.kind == "torch.optim.SGD"
+    assert [loader.call.lineno for loader in loop.loaders] == [36]
+
+
+def test_loader_roles_follow_their_loops() -> None:
+    """A loader trains when a training loop takes its batches, and evaluates when only evaluation loops do."""
+    facts = facts_of(MNIST)
+    assert [loader.role() for loader in facts.loaders.all] == [Role.TRAIN, Role.EVALUATION]
+
+
+def test_epoch_loop_around_a_training_function_trains() -> None:
+    """A loop that trains only through a function that it calls is still no evaluation."""
+    facts = facts_of(MNIST)
+    epochs = next(loop for loop in facts.tree.loops if isinstance(loop, ast.For) and facts.source.segment(loop.iter) == "range(3)")
+    assert facts.loops.at(epochs) is None
+    assert facts.loops.kind(epochs) is Kind.TRAIN
+
+
+def test_device_of_a_parameter_is_what_the_caller_passes() -> None:
+    """CUDA-or-CPU is known through the call."""
+    facts = facts_of(MNIST)
+    device = facts.devices.of(node(facts, "device", 1))
+    assert device is not None
+    assert device.types == {"cuda", "cpu"}
+    assert device.is_object is True
+
+
+def test_batch_is_known_before_and_after_its_transfer() -> None:
+    """``data = data.to(device)`` is the loader's batch still."""
+    facts = facts_of(MNIST)
+    for occurrence in (1, 2, 3):
+        assert facts.loaders.batch_source(node(facts, "data", occurrence)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("d = 'cuda'\nuse(d)", {"cuda"}, id="string"),
+        pytest.param("d = torch.device('cuda:1')\nuse(d)", {"cuda"}, id="object"),
+        pytest.param("d = 'cuda' if c else 'cpu'\nuse(d)", {"cuda", "cpu"}, id="choice"),
+        pytest.param("d = torch.device('mps')\nuse(d)", {"mps"}, id="other device"),
+        pytest.param("d = f'cuda:{i}'\nuse(d)", {"cuda"}, id="f-string"),
+        pytest.param("d = 'cuda:{}'.format(i)\nuse(d)", {"cuda"}, id="format"),
+        pytest.param("d = 'cuda:' + i\nuse(d)", {"cuda"}, id="sum"),
+        pytest.param("p.add_argument('--device', default='cuda')\na = p.parse_args()\nd = a.device\nuse(d)", {"cuda", "?"}, id="option"),
+        pytest.param("d = torch.float16\nuse(d)", None, id="dtype"),
+        pytest.param("d = make()\nuse(d)", None, id="unknown"),
+        pytest.param("def f(device):\n    use(device)", None, id="the name proves nothing"),
+        pytest.param("def f(d):\n    torch.zeros(1, device=d)\n    use(d)", {"?"}, id="used as a device"),
+    ],
+)
+def test_device_expressions(text: str, expected: set[str] | None) -> None:
+    """A device is one by how it was made or used."""
+    facts = facts_of("import torch\n" + text)
+    device = facts.devices.of(node(facts, "device" if "(device)" in text else "d", -1))
+    assert (set(device.types) if device else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "wrappers"),
+    [
+        pytest.param("m = nn.Linear(1, 1)\nuse(m)", [()], id="layer"),
+        pytest.param("m = Net().cuda()\nuse(m)", [()], id="moved"),
+        pytest.param("m = Net()\nm = nn.DataParallel(m)\nuse(m)", [("DataParallel",)], id="wrapped"),
+        pytest.param("m = Net()\nif c:\n    m = nn.DataParallel(m)\nuse(m)", [(), ("DataParallel",)], id="wrapped under a condition"),
+        pytest.param("m = make()\nuse(m)", None, id="unknown"),
+        pytest.param("class Other: pass\nm = Other()\nuse(m)", None, id="no network"),
+    ],
+)
+def test_networks(text: str, wrappers: list[tuple[str, ...]] | None) -> None:
+    """A network is known by its class, through moves and wrappers."""
+    facts = facts_of("from torch import nn\nclass Net(nn.Module): pass\n" + text)
+    networks = facts.models.of(node(facts, "m", -1))
+    assert (sorted(network.wrappers for network in networks) if networks else None) == wrappers
+
+
+def test_network_class_of_another_file_is_followed_to_its_base() -> None:
+    """A subclass of a project's base class of nn.Module is a network."""
+    facts = facts_of(
+        "from net import Net\nm = Net()\nuse(m)",
+        modules={
+            "net.py": "from base import Base\nclass Net(Base): pass\n",
+            "base.py": "from torch import nn\nclass Base(nn.Module): pass\n",
+        },
+    )
+    assert facts.models.is_module(node(facts, "m", -1))
+
+
+def test_scheduler_is_no_optimizer() -> None:
+    """A scheduler's ``step`` moves no parameters, so it makes no training loop of an epoch loop."""
+    facts = facts_of("""
+        from torch import nn, optim
+        net = nn.Linear(1, 1)
+        opt = optim.Adam(net.parameters())
+        sched = optim.lr_scheduler.StepLR(opt, 1)
+        for x in data:
+            net(x).sum().backward()
+            opt.step()
+            sched.step()
+        """)
+    (loop,) = facts.loops.training
+    assert [ast.unparse(call) for call in loop.steps] == ["opt.step()"]
+    assert [ast.unparse(call) for call in loop.scheduler_steps] == ["sched.step()"]
+    assert facts.optimizers.is_scheduler(node(facts, "sched", -1))
+
+
+def test_environment_step_makes_no_training_loop() -> None:
+    """``env.step(action)`` beside a backward steps no parameters."""
+    facts = facts_of("for a in actions:\n    loss.backward()\n    env.step(a)\n")
+    assert facts.loops.training == ()
+
+
+def test_no_grad_is_seen_as_block_and_as_decorator() -> None:
+    """Both spellings turn gradients off around a place."""
+    facts = facts_of("import torch\n@torch.no_grad()\ndef f():\n    one()\nwith torch.no_grad():\n    two()\nthree()\n")
+    seen = [facts.regions.under(node(facts, f"{name}()"), NO_GRAD) for name in ("one", "two", "three")]
+    assert seen == [True, True, False]
+
+
+def test_frameworks_are_named_as_people_know_them() -> None:
+    """An import tells who owns the training loop; a relative import of the same name does not."""
+    facts = facts_of("import pytorch_lightning as pl\nfrom accelerate import Accelerator\nfrom .lightning import x\n")
+    assert facts.regions.frameworks() == ("Lightning", "Accelerate")

@@ -14,7 +14,7 @@ from torchfix.source import SourceFile
 def facts_of(text: str, path: str = "train.py", modules: Mapping[str, str] | None = None) -> Facts:
     """The facts of a snippet; ``modules`` are the project's other files by path."""
     text = textwrap.dedent(text)
-    return Facts(SourceFile.from_bytes(path, text.encode()), Project.of_texts({path: text, **(modules or {})}))
+    return Project.of_texts({path: text, **(modules or {})}).facts(SourceFile.from_bytes(path, text.encode()))
 
 
 def node(facts: Facts, text: str, occurrence: int = 0) -> ast.expr:

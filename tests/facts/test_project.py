@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 
-from torchfix.facts.project import Project, declared
+from torchfix.facts.project import Project, declared, only_forks
+from torchfix.source import SourceFile
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,56 @@ def test_project_crosses_processes() -> None:
     assert project.file("a.py") is not None
     again = pickle.loads(pickle.dumps(project))
     assert again.file("a.py") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param('requires-python = ">=3.9,<3.14"', False, id="systems not named"),
+        pytest.param('classifiers = ["Operating System :: POSIX :: Linux"]', False, id="python open upwards"),
+        pytest.param(
+            'requires-python = ">=3.9,<3.13"\nclassifiers = ["Operating System :: POSIX :: Linux", "Operating System :: MacOS"]',
+            False,
+            id="two systems",
+        ),
+        pytest.param('requires-python = ">=3.9,<4"\nclassifiers = ["Operating System :: POSIX :: Linux"]', False, id="bound above"),
+        pytest.param('python = "^3.9"\nclassifiers = ["Operating System :: POSIX :: Linux"]', False, id="caret"),
+        pytest.param('requires-python = ">=3.9,<3.14"\nclassifiers = ["Operating System :: POSIX :: Linux"]', True, id="linux below 3.14"),
+        pytest.param('requires-python = "==3.10.*"\nclassifiers = ["Operating System :: POSIX :: Linux"]', True, id="one version"),
+    ],
+)
+def test_fork_is_declared_by_system_and_python(text: str, expected: bool) -> None:
+    """Only Linux together with a Python below 3.14 means that new processes are forks."""
+    assert only_forks({"pyproject.toml": text}) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("import other", [], id="another file"),
+        pytest.param("# import data", [], id="a comment"),
+        pytest.param("import data", ["train.py"], id="import"),
+        pytest.param("from .data import make", ["train.py"], id="from"),
+        pytest.param("from package import (\n    first,\n    data,\n)", ["train.py"], id="over several lines"),
+    ],
+)
+def test_importers_name_the_file_in_an_import(text: str, expected: list[str]) -> None:
+    """A file that names another in an import statement is its importer."""
+    assert list(Project.of_texts({"data.py": "x = 1", "train.py": text}).importers("data.py")) == expected
+
+
+def test_facts_of_the_text_on_disk_are_the_ones_that_others_see() -> None:
+    """The file asked for and the file that another one reaches are the same nodes."""
+    project = Project.of_texts({"data.py": "def make(): ...", "train.py": "import data"})
+    facts = project.facts(SourceFile("data.py", "def make(): ..."))
+    assert facts is project.file("data.py")
+
+
+def test_facts_of_a_new_text_are_seen_by_the_others_around_it() -> None:
+    """A text that was edited since takes the place of the old one in its own view of the project, and there alone."""
+    project = Project.of_texts({"data.py": "def old(): ...", "train.py": "import data"})
+    facts = project.facts(SourceFile("data.py", "def new(): ..."))
+    there = facts.project.file("train.py")
+    assert there is not None
+    assert there.project.module("data", "train.py") is facts
+    assert project.file("data.py") is not facts

@@ -32,6 +32,7 @@ class Project:
         paths: the POSIX paths of its Python files relative to ``root``.
         torch: the oldest torch that the project's declarations allow, None where they do not say.
         python: the oldest Python that they allow, None where they do not say.
+        forks: whether they leave only platforms on which a new process is a fork (:func:`only_forks`).
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Project:
         paths: tuple[str, ...] = (),
         torch: Version | None = None,
         python: Version | None = None,
+        forks: bool = False,
     ) -> None:
         self.root = root
         self.read = read
         self.paths = paths
         self.torch = torch
         self.python = python
+        self.forks = forks
         self._facts: dict[str, Facts | None] = {}
 
     @classmethod
@@ -55,10 +58,12 @@ class Project:
         return cls()
 
     @classmethod
-    def of_texts(cls, modules: Mapping[str, str], torch: Version | None = None, python: Version | None = None) -> Project:
+    def of_texts(
+        cls, modules: Mapping[str, str], torch: Version | None = None, python: Version | None = None, forks: bool = False
+    ) -> Project:
         """A project that lives in memory: file texts by relative path."""
         data = {path: text.encode() for path, text in modules.items()}
-        return cls("", data.get, tuple(sorted(data)), torch, python)
+        return cls("", data.get, tuple(sorted(data)), torch, python, forks)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_facts": {}}
@@ -72,6 +77,22 @@ class Project:
         except ValueError:
             return path.replace(os.sep, "/")
         return inside.replace(os.sep, "/")
+
+    def facts(self, source: SourceFile) -> Facts:
+        """The facts of a file as the other files of the project see it, so that both speak of the same nodes.
+
+        Where its text is no longer the one that :attr:`read` gives, the other files are read anew around the new text.
+        """
+        from torchfix.facts import Facts  # the package's face imports this module
+
+        path = self.relative(source.path)
+        known = self.file(path)
+        if known is not None and known.source.text == source.text:
+            return known
+        around = Project(self.root, self.read, self.paths, self.torch, self.python, self.forks)
+        facts = Facts(source, around)
+        around._facts[path] = facts
+        return facts
 
     def file(self, path: str) -> Facts | None:
         """The facts of another file by its relative path; None where it is missing or cannot be parsed."""
@@ -121,17 +142,22 @@ class Project:
 
     def mentions(self, name: str, path: str) -> bool:
         """Whether another Python file of the project imports the file at ``path`` and holds the word ``name``."""
+        return next(self.mentioning(name, path), None) is not None
+
+    def mentioning(self, name: str, path: str) -> Iterator[str]:
+        """The other Python files of the project that import the file at ``path`` and hold the word ``name``."""
+        word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
+        return (other for other in self.importers(path) if word.search(self.read(other) or b""))
+
+    def importers(self, path: str) -> Iterator[str]:
+        """The other Python files of the project in which an import names the file at ``path``, or one of the same name."""
         stem = os.path.basename(path).removesuffix(".py")
         if stem == "__init__":
             stem = os.path.basename(os.path.dirname(path))
-        word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
-        imported = re.compile(rb"^[ \t]*(?:from|import)\b[^#\n]*\b" + re.escape(stem.encode()) + rb"\b", re.MULTILINE)
-        for other in self.paths:
-            if other != path:
-                data = self.read(other)
-                if data is not None and word.search(data) and imported.search(data):
-                    return True
-        return False
+        imported = re.compile(
+            rb"^[ \t]*(?:from|import)\b(?:[^#\n(]*|[^#\n]*\([^)]*)\b" + re.escape(stem.encode()) + rb"\b", re.MULTILINE
+        )
+        return (other for other in self.paths if other != path and imported.search(self.read(other) or b""))
 
 
 _REQUIREMENT = re.compile(
@@ -140,6 +166,7 @@ _REQUIREMENT = re.compile(
 _POETRY = re.compile(r"""^\s*torch\s*=\s*(?:\{[^}\n]*version\s*=\s*)?["'](?P<range>[^"']+)["']""", re.MULTILINE)
 _PYTHON = re.compile(r"""^\s*(?:requires-python|python_requires|python)\s*=\s*["']?(?P<range>[^"'\n#]+)""", re.MULTILINE)
 _PYTHON_CALL = re.compile(r"""python_requires\s*=\s*["'](?P<range>[^"'\n]+)["']""")
+_SYSTEM = re.compile(r"""Operating System :: ([^"'\n]+)""")
 _CONDA_PYTHON = re.compile(r"""^\s*-\s*python\s*(?P<range>[=<>]=?[^\n#]*)""", re.MULTILINE)
 
 
@@ -160,6 +187,31 @@ def declared(files: Mapping[str, str]) -> tuple[Version | None, Version | None]:
         for pattern in (_PYTHON, _PYTHON_CALL, _CONDA_PYTHON):
             python += [low for match in pattern.finditer(text) if (low := _lower(match["range"]))]
     return (min(torch) if torch else None), (min(python) if python else None)
+
+
+def only_forks(files: Mapping[str, str]) -> bool:
+    """Whether a project's declarations leave only platforms on which Python starts a process as a fork of its parent.
+
+    That takes classifiers that name Linux and no other system, and an upper bound below Python 3.14, where Linux too
+    came to start processes afresh (Python 3.14 documentation, multiprocessing, "Contexts and start methods").
+
+    Args:
+        files: as for :func:`declared`.
+    """
+    systems = {match[1].strip() for text in files.values() for match in _SYSTEM.finditer(text)}
+    ranges = [match["range"] for text in files.values() for pattern in (_PYTHON, _PYTHON_CALL, _CONDA_PYTHON) for match in pattern.finditer(text)]
+    return systems == {"POSIX :: Linux"} and any(_ends_before(words, (3, 14)) for words in ranges)
+
+
+def _ends_before(words: str, version: Version) -> bool:
+    """Whether a version range surely ends before a version: ``<3.14``, ``<=3.13``, ``==3.10.*``."""
+    for part in words.strip("() ").split(","):
+        match = re.match(r"\s*(<=?|==?|~=(?=\s*\d+\.\d+\.))\s*(\d+)\.(\d+)", part)
+        if match:
+            bound = (int(match[2]), int(match[3]))
+            if bound < version or (match[1] == "<" and bound == version):
+                return True
+    return False
 
 
 def _lower(words: str) -> Version | None:

@@ -232,6 +232,15 @@ class Names(Scopes):
             return self.definition(binding.value)
         return None
 
+    def locals_of(self, name: str) -> set[str]:
+        """The names under which something imported may be known here: its own, and what ``as`` made of it."""
+        return {name} | {alias.asname for node in self._tree.imports for alias in node.names if alias.asname and alias.name == name}
+
+    def may_be_imported(self, name: ast.Name) -> bool:
+        """Whether an import is one of several bindings that a name may have here, so that its meaning is not known."""
+        reaching = self._facts.flow.reaching(name)
+        return len(reaching) > 1 and any(binding.how is Bound.IMPORT for binding in reaching)
+
     def _module_of(self, expression: ast.expr) -> Facts | None:
         """The file of the project that a name or attribute chain means as a module."""
         project, path = self._facts.project, self._facts.path

@@ -51,6 +51,7 @@ class Project:
         self.python = python
         self.forks = forks
         self._facts: dict[str, Facts | None] = {}
+        self._importers: dict[str, tuple[str, ...]] = {}
 
     @classmethod
     def empty(cls) -> Project:
@@ -149,14 +150,17 @@ class Project:
         word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
         return (other for other in self.importers(path) if word.search(self.read(other) or b""))
 
-    def importers(self, path: str) -> Iterator[str]:
+    def importers(self, path: str) -> tuple[str, ...]:
         """The other Python files of the project in which an import names the file at ``path``, or one of the same name."""
+        if path not in self._importers:
+            self._importers[path] = tuple(self._find_importers(path))
+        return self._importers[path]
+
+    def _find_importers(self, path: str) -> Iterator[str]:
         stem = os.path.basename(path).removesuffix(".py")
         if stem == "__init__":
             stem = os.path.basename(os.path.dirname(path))
-        imported = re.compile(
-            rb"^[ \t]*(?:from|import)\b(?:[^#\n(]*|[^#\n]*\([^)]*)\b" + re.escape(stem.encode()) + rb"\b", re.MULTILINE
-        )
+        imported = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^#\n(]*|[^#\n]*\([^)]*)\b" + re.escape(stem.encode()) + rb"\b", re.MULTILINE)
         return (other for other in self.paths if other != path and imported.search(self.read(other) or b""))
 
 
@@ -199,7 +203,8 @@ def only_forks(files: Mapping[str, str]) -> bool:
         files: as for :func:`declared`.
     """
     systems = {match[1].strip() for text in files.values() for match in _SYSTEM.finditer(text)}
-    ranges = [match["range"] for text in files.values() for pattern in (_PYTHON, _PYTHON_CALL, _CONDA_PYTHON) for match in pattern.finditer(text)]
+    patterns = (_PYTHON, _PYTHON_CALL, _CONDA_PYTHON)
+    ranges = [match["range"] for text in files.values() for pattern in patterns for match in pattern.finditer(text)]
     return systems == {"POSIX :: Linux"} and any(_ends_before(words, (3, 14)) for words in ranges)
 
 

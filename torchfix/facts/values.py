@@ -158,15 +158,16 @@ class Values:
         function = self._facts.tree.parent(signature) if signature is not None else None
         if not isinstance(function, FUNCTIONS):
             return None  # a lambda's
-        calls = self._facts.callers(function)
+        calls = self._facts.callers_everywhere(function)
         if not calls:
             return None
         found: list[Value] = []
-        for call in calls:
+        for facts, call in calls:
             given = passed(call, function, parameter, bound=self._facts.tree.class_of(function) is not None)
             if given is None:
                 return None
-            values = self._follow(given, path, seen, depth + 1)
+            home = self if is_default(given, function) else facts.values
+            values = home._follow(given, path, seen, depth + 1)
             if values is None:
                 return None
             found += values
@@ -260,6 +261,11 @@ def passed(call: ast.Call, function: Function, parameter: ast.arg, bound: bool =
         return arguments.defaults[place] if place >= 0 else None
     place = arguments.kwonlyargs.index(parameter)
     return arguments.kw_defaults[place]
+
+
+def is_default(given: ast.expr, function: Function) -> bool:
+    """Whether what :func:`passed` found is the default in the function's own text rather than an argument of the call."""
+    return any(given is default for default in (*function.args.defaults, *function.args.kw_defaults))
 
 
 def _through_iterator(meaning: str | None, call: ast.Call, path: tuple[Step, ...]) -> tuple[ast.expr, tuple[Step, ...]] | None:

@@ -13,6 +13,7 @@ from torchfix.facts.loops import Loops
 from torchfix.facts.models import Models
 from torchfix.facts.names import Names
 from torchfix.facts.optimizers import Optimizers
+from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
 from torchfix.facts.regions import Regions
 from torchfix.facts.tree import FUNCTIONS, Function, Tree
@@ -87,6 +88,11 @@ class Facts:
     def regions(self) -> Regions:
         """What surrounds a place: no_grad, autocast, frameworks."""
         return Regions(self)
+
+    @cached_property
+    def program(self) -> Program:
+        """The programs that the file belongs to."""
+        return Program(self)
 
     def is_self(self, name: ast.Name) -> bool:
         """Whether a name is the instance parameter of the method that it stands in."""

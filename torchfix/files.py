@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from torchfix.exclude import Exclusion, Patterns, inside
 from torchfix.result import Outcome, Reason, Result
@@ -159,6 +159,15 @@ def upward(folder: str) -> Iterator[str]:
         if above == folder:
             return
         folder = above
+
+
+def common_folder(paths: Sequence[str]) -> str:
+    """The deepest folder that holds all of some paths, absolute; a folder holds itself."""
+    folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in map(os.path.abspath, paths)]
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:  # several drives
+        return os.getcwd()
 
 
 def git_work_tree(folder: str) -> str | None:
@@ -387,6 +396,17 @@ def _keep_owner(path: str, status: os.stat_result) -> None:
             os.chown(path, status.st_uid, status.st_gid)
 
 
+def check_output(path: str) -> None:
+    """Make sure, before any work is done, that a file can be written.
+
+    Raises:
+        UsageError: its folder is missing, or a folder has its name.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path) or not os.path.isdir(folder):
+        raise UsageError(f"{shown(path)} cannot be written: {'a folder has this name' if os.path.isdir(path) else 'its folder does not exist'}")
+
+
 def write_whole(path: str, data: bytes) -> None:
     """Write a file of torchfix's own: a report, a patch.
 
@@ -424,3 +444,11 @@ def _numbered(stem: str, suffix: str) -> Iterator[str]:
     yield stem + suffix
     for number in itertools.count(2):
         yield f"{stem}-{number}{suffix}"
+
+
+def abandon(stream: TextIO) -> None:
+    """Let what is still to be written to a stream go nowhere, for nobody reads it any more."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from torchfix import files
+from torchfix.style import Style
 from torchfix.transform import Risk, Transform
 from torchfix.usage import UsageError, nearest
 
@@ -73,6 +75,45 @@ class Settings:
     origin: str | None = None
 
 
+def load(command_line: Mapping[str, object], start: str, config: str | None = None, isolated: bool = False) -> Settings:
+    """The settings of a run, with the configuration file that holds for it.
+
+    Args:
+        command_line: values by field name; None and missing mean "not given".
+        start: the folder from which a file is looked for upward, absolute: the nearest that holds ``torchfix.toml``, or
+            a ``pyproject.toml`` with ``[tool.torchfix]``.
+        config: the file to use instead.
+        isolated: whether no file is used.
+
+    Raises:
+        UsageError: a file cannot be read, or holds what :func:`resolve` refuses.
+    """
+    if config is not None and isolated:
+        raise UsageError("--config and --isolated exclude each other")
+    origin, table = (None, None) if isolated else _named(config) if config is not None else _nearest_file(start)
+    return resolve(command_line, table or {}, origin, os.getcwd())
+
+
+def _named(config: str) -> tuple[str, Mapping[str, Any]]:
+    table = _table_of(config, files.read_toml(config))
+    if table is None:
+        raise UsageError(f"--config {config}: there is no [tool.torchfix] in it")
+    return config, table
+
+
+def _nearest_file(start: str) -> tuple[str | None, Mapping[str, Any] | None]:
+    for folder in files.upward(start):
+        own, shared = os.path.join(folder, "torchfix.toml"), os.path.join(folder, "pyproject.toml")
+        if os.path.exists(own):
+            return files.shown(own), files.read_toml(own)
+        data = files.read_if_there(shared)
+        if data is not None and b"torchfix" in data:
+            table = _table_of(shared, files.read_toml(shared))
+            if table is not None:
+                return files.shown(shared), table
+    return None, None
+
+
 def resolve(command_line: Mapping[str, object], document: Mapping[str, object], origin: str | None, folder: str) -> Settings:
     """The settings of a run.
 
@@ -104,7 +145,7 @@ def resolve(command_line: Mapping[str, object], document: Mapping[str, object], 
     return Settings(**values)
 
 
-def table_of(path: str, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _table_of(path: str, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Torchfix's own table in a parsed TOML file, None where it has none.
 
     ``pyproject.toml`` has it under ``[tool.torchfix]``; any other file holds the keys at its top.
@@ -112,13 +153,34 @@ def table_of(path: str, document: Mapping[str, Any]) -> Mapping[str, Any] | None
     Raises:
         UsageError: what stands there is no table.
     """
-    if os.path.basename(path) != "pyproject.toml":
-        return document
-    tool = document.get("tool", {})
-    table = tool.get("torchfix") if isinstance(tool, dict) else None
+    return tool_table(document, "torchfix", path) if os.path.basename(path) == "pyproject.toml" else document
+
+
+def tool_table(document: Mapping[str, Any], tool: str, path: str) -> Mapping[str, Any] | None:
+    """The table ``[tool.NAME]`` of a parsed ``pyproject.toml``, None where it has none.
+
+    Raises:
+        UsageError: what stands there is no table.
+    """
+    tools = document.get("tool", {})
+    table = tools.get(tool) if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise UsageError(f"{path}: [tool.torchfix] must be a table")
+        raise UsageError(f"{path}: [tool.{tool}] must be a table")
     return table
+
+
+def black_style(table: Mapping[str, Any]) -> Style:
+    """Black's settings out of its table; what Black itself would refuse counts as not given."""
+    length = table.get("line-length")
+    versions = table.get("target-version", ())
+    return Style(
+        line_length=length if type(length) is int and length > 0 else None,
+        skip_string_normalization=table.get("skip-string-normalization") is True,
+        skip_magic_trailing_comma=table.get("skip-magic-trailing-comma") is True,
+        preview=table.get("preview") is True,
+        target_versions=tuple(str(version) for version in ([versions] if isinstance(versions, str) else versions)),
+        configured=True,
+    )
 
 
 def rule_options(transform: Transform, settings: Settings) -> Any:

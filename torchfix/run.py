@@ -1,0 +1,144 @@
+"""Many files: gather them, give each to the engine in this process or in several, have the changes written."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+
+from torchfix import files
+from torchfix.exclude import Patterns
+from torchfix.facts.project import Version
+from torchfix.files import FileError, Found
+from torchfix.result import Outcome, Reason, Result
+from torchfix.settings import Settings
+from torchfix.survey import Job, Survey
+from torchfix.usage import UsageError
+from torchfix.writing import Undo, write_all
+
+_POOL_BYTES = 1_000_000
+"""Below this many bytes to parse, starting processes costs more than they save."""
+
+NEWEST_TORCH: Version = (2, 13)
+"""The newest torch whose documentation the rules follow; assumed where a project declares no lower bound."""
+
+STANDARD_INPUT = "-"
+
+
+class Mode(enum.Enum):
+    """What is done about the changes."""
+
+    LIST = "list"
+    DIFF = "diff"
+    APPLY = "apply"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of all files, in path order.
+
+    Args:
+        results: one for each file.
+        torch: the oldest torch that the code was written for, by project; None is the newest known, assumed.
+        left_out: rules that write what a project's oldest torch lacks, with the version that brought it.
+        undo: a patch that takes back what git could not; None if git can, or nothing was written.
+    """
+
+    results: tuple[Result, ...]
+    torch: frozenset[Version | None] = frozenset()
+    left_out: frozenset[tuple[str, str]] = frozenset()
+    undo: Undo | None = None
+
+
+def run(paths: Sequence[str], mode: Mode, settings: Settings, stdin_filename: str | None = None) -> Run:
+    """Do what a command line asks for.
+
+    Args:
+        paths: files and folders, or ``-`` alone for standard input.
+        mode: whether files are written.
+        settings: the options.
+        stdin_filename: the name under which standard input is judged.
+
+    Raises:
+        UsageError: a path does not exist, a rule is unknown, an option of a rule is wrong, or files to be written have
+            uncommitted changes.
+    """
+    survey = Survey(settings)
+    if STANDARD_INPUT in paths:
+        if len(paths) > 1:
+            raise UsageError("- (standard input) cannot be mixed with other paths")
+        entry = Found(stdin_filename or "<stdin>", os.path.realpath(stdin_filename or "stdin.py"))
+        return _run(survey, [survey.job(entry).fix(files.read_standard_input())])
+    walked = files.walk(paths, Patterns(settings.exclude_folder, settings.exclude), settings.force_exclude)
+    found = [entry for entry in walked if isinstance(entry, Found)]
+    done = {result.path: result for result in _fix_all(found, survey, settings.jobs or _cores())}
+    results = [entry if isinstance(entry, Result) else done[entry.path] for entry in walked]
+    if mode is not Mode.APPLY:
+        return _run(survey, results)
+    written = write_all(results, {entry.path: entry.real for entry in found}, settings.allow_dirty)
+    return replace(_run(survey, written.results), undo=written.undo)
+
+
+def _run(survey: Survey, results: Sequence[Result]) -> Run:
+    return Run(tuple(results), survey.torch, survey.left_out)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _fix_all(found: Sequence[Found], survey: Survey, processes: int) -> list[Result]:
+    """The results of all files, in any order."""
+    results: list[Result] = []
+    left: list[tuple[int, Job]] = []
+    for entry in found:
+        try:
+            data = files.read(entry.real)
+        except FileError as error:
+            results.append(Result(entry.path, Outcome.FAILED, reason=error.reason))
+            continue
+        if survey.concerns(data):
+            left.append((len(data), survey.job(entry)))
+        else:
+            results.append(Result(entry.path, Outcome.CLEAN, data, data))
+    if processes == 1 or len(left) == 1 or sum(size for size, _ in left) < _POOL_BYTES:
+        return results + _fix_some([job for _, job in left])
+    left.sort(key=lambda sized: -sized[0])  # the largest first, so that none is left over at the end
+    return results + _fix_in_processes([job for _, job in left], min(processes, len(left)))
+
+
+def _fix_some(jobs: Sequence[Job]) -> list[Result]:
+    results = []
+    for job in jobs:
+        try:
+            results.append(job.fix(files.read(job.real)))
+        except FileError as error:
+            results.append(Result(job.path, Outcome.FAILED, reason=error.reason))
+    return results
+
+
+def _fix_in_processes(jobs: Sequence[Job], processes: int) -> list[Result]:
+    """As :func:`_fix_some`; a file that kills the process that reads it fails alone."""
+    share = 4 * processes
+    chunks = [jobs[start::share] for start in range(min(share, len(jobs)))]
+    results: list[Result] = []
+    unfinished: list[Job] = []
+    with ProcessPoolExecutor(processes) as pool:
+        for chunk, future in [(chunk, pool.submit(_fix_some, chunk)) for chunk in chunks]:
+            try:
+                results += future.result()
+            except BrokenProcessPool:
+                unfinished += chunk
+    return results + [_fix_apart(job) for job in unfinished]
+
+
+def _fix_apart(job: Job) -> Result:
+    with ProcessPoolExecutor(1) as pool:
+        try:
+            return pool.submit(_fix_some, [job]).result()[0]
+        except BrokenProcessPool:
+            reason = Reason("killed", "the process that read it was killed", "look at its size and at the memory that is left")
+            return Result(job.path, Outcome.FAILED, reason=reason)

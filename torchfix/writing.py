@@ -1,0 +1,85 @@
+"""Writing what was changed, so that all of it can be had back: from git, or from a patch that is saved first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torchfix import files, git
+from torchfix.files import FileError
+from torchfix.patch import unified
+from torchfix.result import Outcome, Result
+from torchfix.usage import UsageError
+
+
+@dataclass(frozen=True)
+class Undo:
+    """A saved patch that takes changes back: its path, and the folder in which it is to be applied."""
+
+    patch: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """The results after writing, those that could not be written failed, and how to take back what git cannot."""
+
+    results: tuple[Result, ...]
+    undo: Undo | None
+
+
+def write_all(results: Sequence[Result], real: Mapping[str, str], allow_dirty: bool) -> Written:
+    """Write every changed file; one that cannot be written fails alone.
+
+    Args:
+        results: of all files.
+        real: where each of them lies, by its path.
+        allow_dirty: whether files may be written whose present text git does not hold.
+
+    Raises:
+        UsageError: such a file lies in a git work tree, and that was not allowed, or git does not answer, or the patch
+            cannot be saved; nothing was written then.
+    """
+    changed = [result for result in results if result.outcome is Outcome.CHANGED]
+    lost_to_git = _lost_to_git([real[result.path] for result in changed], allow_dirty)
+    risky = [result for result in changed if real[result.path] in lost_to_git]
+    undo = _save_undo(risky, real)
+    written = {result.path: _write(result, real[result.path]) for result in changed}
+    done = [result for result in risky if written[result.path].outcome is Outcome.CHANGED]
+    if len(done) < len(risky):
+        with contextlib.suppress(UsageError):  # the first patch stays, and says too much
+            undo = _save_undo(done, real)
+    return Written(tuple(written.get(result.path, result) for result in results), undo)
+
+
+def _write(result: Result, real: str) -> Result:
+    try:
+        files.write(real, result.before, result.after)
+    except FileError as error:
+        return replace(result, outcome=Outcome.FAILED, after=result.before, reason=error.reason)
+    return result
+
+
+def _lost_to_git(paths: Sequence[str], allow_dirty: bool) -> frozenset[str]:
+    """The files whose present text git could not give back."""
+    try:
+        custody = git.custody(paths)
+    except UsageError as error:
+        if allow_dirty:
+            return frozenset(paths)
+        raise UsageError(f"{error}; nothing was written; --allow-dirty writes without asking git") from error
+    if custody.uncommitted and not allow_dirty:
+        names = "".join(f"\n  {files.shown(path)}" for path in custody.uncommitted)
+        raise UsageError(f"nothing was written, for these files have uncommitted changes; commit them or add --allow-dirty:{names}")
+    return frozenset((*custody.uncommitted, *custody.outside))
+
+
+def _save_undo(changed: Sequence[Result], real: Mapping[str, str]) -> Undo | None:
+    if not changed:
+        return None
+    folder = os.path.commonpath([os.getcwd(), *(os.path.dirname(real[result.path]) for result in changed)])
+    names = {result.path: os.path.relpath(real[result.path], folder).replace(os.sep, "/") for result in changed}
+    patch = b"".join(unified(names[result.path], result.after, result.before) for result in changed)
+    return Undo(files.save_undo(patch), folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchfix.source import SourceError, SourceFile
@@ -39,7 +39,7 @@ class Project:
         self,
         root: str = "",
         read: Callable[[str], bytes | None] = _nothing,
-        paths: tuple[str, ...] = (),
+        paths: Sequence[str] = (),
         torch: Version | None = None,
         python: Version | None = None,
         forks: bool = False,

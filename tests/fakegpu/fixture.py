@@ -1,0 +1,14 @@
+"""The pretend device as a pytest fixture. A test module asks for it with ``pytest_plugins = "tests.fakegpu.fixture"``."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakegpu import CudaIsFake
+
+
+@pytest.fixture
+def fake_gpu() -> Iterator[CudaIsFake]:
+    """A fresh pretend CUDA device for one test; ``fake_gpu.counts`` is empty at its start."""
+    with CudaIsFake() as gpu:
+        yield gpu

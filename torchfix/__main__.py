@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 from torchfix.version import VERSION
@@ -18,9 +19,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["--version"]:
         sys.stdout.write(f"torchfix {VERSION}\n")
         return 0
-    from torchfix.cli import command  # typer costs six bare starts of Python
+    try:
+        from torchfix.cli import command  # typer costs six bare starts of Python
 
-    return command(words)
+        return command(words)
+    except Exception:  # the outermost door: Python's own exit code would be 1, "there is a change"
+        traceback.print_exc()
+        sys.stderr.write("error: an internal fault of torchfix; please report it with the lines above\n")
+        return 3
 
 
 if __name__ == "__main__":

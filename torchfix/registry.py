@@ -36,7 +36,11 @@ def discover() -> tuple[Transform, ...]:
 
 
 def _own() -> Iterator[tuple[str, object]]:
-    for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__, f"{PACKAGE}."):
+    try:
+        package = importlib.import_module(PACKAGE)
+    except ModuleNotFoundError as error:  # a bare checkout, in which the rules lie beside the package
+        raise UsageError("the rules are not installed; install this checkout with 'pip install -e .'") from error
+    for module in pkgutil.iter_modules(package.__path__, f"{PACKAGE}."):
         yield module.name, getattr(importlib.import_module(module.name), "TRANSFORM", None)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torchfix import engine, files, registry
 from torchfix.engine import EngineSettings
 from torchfix.exclude import Patterns
-from torchfix.facts.project import Project, Version, declared
+from torchfix.facts.project import Project, Version, declared, only_forks
 from torchfix.files import Found
 from torchfix.result import Result
 from torchfix.settings import Settings, black_style, rule_options, tool_table
@@ -87,9 +87,11 @@ class Survey:
         return frozenset(self._left_out)
 
     def _context(self, root: str, marked: bool) -> Context:
-        torch, python = declared(files.declarations(root)) if marked else (None, None)
+        texts = files.declarations(root)
+        torch, python = declared(texts)
         torch = self._settings.torch or torch
-        project = Project(root, files.ProjectReader(root), files.ProjectPaths(root, deep=marked), torch, python)
+        paths = files.ProjectPaths(root, deep=marked)  # what lies under a folder without a mark may be anybody's
+        project = Project(root, files.ProjectReader(root), paths, torch, python, only_forks(texts))
         engine_settings = EngineSettings(self._settings.risk, self._settings.format, _style(root))
         return Context(project, tuple(self._writable(torch)), engine_settings)
 

@@ -58,7 +58,8 @@ def _write(result: Result, real: str) -> Result:
     try:
         files.write(real, result.before, result.after)
     except FileError as error:
-        return replace(result, outcome=Outcome.FAILED, after=result.before, reason=error.reason)
+        notes = tuple(replace(note, outcome="held", reason=error.reason) if note.outcome == "fixed" else note for note in result.notes)
+        return replace(result, outcome=Outcome.FAILED, after=result.before, notes=notes, reason=error.reason)
     return result
 
 

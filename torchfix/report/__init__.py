@@ -61,6 +61,7 @@ def _told(run: Run, mode: Mode, settings: Settings, paint: Paint, filtering: boo
         yield summary.statistics(run.results)
     if not settings.quiet:
         yield summary.lines(run, mode)
+    yield summary.undo(run)
 
 
 def exit_code(run: Run, mode: Mode, exit_zero: bool) -> int:

@@ -103,6 +103,10 @@ def lines(run: Run, mode: Mode) -> Iterator[str]:
         yield f"--risk {widest} would fix {sum(wider.values())} more: {_by_risk(wider)}"
     if counts.fixed or counts.held:
         yield from _versions(run)
+
+
+def undo(run: Run) -> Iterator[str]:
+    """How to take back what git could not."""
     if run.undo is not None:
         folder = "" if run.undo.folder == os.getcwd() else f" -d {shlex.quote(run.undo.folder)}"
         yield f"undo with: patch -p1{folder} < {shlex.quote(run.undo.patch)}"

@@ -103,6 +103,18 @@ class Tree:
             raise ValueError("no statement holds this node")
         return current
 
+    def top(self, node: ast.AST) -> ast.stmt:
+        """The statement at module level that holds a node, or the node itself.
+
+        Raises:
+            ValueError: the node is the module, or no node of this tree.
+        """
+        top = self.statement(node)
+        for outer in self.ancestors(top):
+            if isinstance(outer, ast.stmt):
+                top = outer
+        return top
+
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """The list of statements that a statement stands in."""
         return self.place(statement)[1]

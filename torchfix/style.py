@@ -1,0 +1,218 @@
+"""Black, on what we touched.
+
+A file that was Black-clean stays so; in any other one only the statements whose text we wrote are formatted, and a
+statement that its author laid out by hand keeps its layout.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchfix import trees
+from torchfix.draft import Draft
+from torchfix.layout import Compound, Layout
+from torchfix.source import SourceError, SourceFile
+
+if TYPE_CHECKING:
+    from black import Mode
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_OFF = re.compile(r"\s*#\s*(fmt:\s*off|yapf:\s*disable)\b")
+_ON = re.compile(r"\s*#\s*(fmt:\s*on|yapf:\s*enable)\b")
+_LEFT_ALONE = re.compile(r"#\s*(type:|fmt:\s*skip|fmt:\s*off|yapf:\s*disable)")
+_WIDTH = 88
+_WIDEST = 120
+_STEP = "    "
+
+
+@dataclass(frozen=True)
+class Style:
+    """What the target says about its format, from its ``[tool.black]``.
+
+    Args:
+        configured: whether there is such a table.
+        line_length: in columns; None where it does not say.
+        skip_string_normalization, skip_magic_trailing_comma, preview: as Black calls them.
+        target_versions: as Black calls them (``py310``).
+    """
+
+    configured: bool = False
+    line_length: int | None = None
+    skip_string_normalization: bool = False
+    skip_magic_trailing_comma: bool = False
+    preview: bool = False
+    target_versions: tuple[str, ...] = ()
+
+
+def formatted(author: SourceFile, draft: Draft, style: Style, policy: str) -> str:
+    """A draft's text in the target's format, or as it is where formatting would change what it means.
+
+    Args:
+        author: the file as it was.
+        draft: its new text.
+        style: what the target says.
+        policy: ``auto``, ``changed``, ``file`` or ``off``.
+    """
+    if policy == "off" or draft.text == author.text:
+        return draft.text
+    if policy == "file" or (policy == "auto" and _is_clean(author, draft, style)):
+        text = _whole(draft.text, author.newline, _mode(style, style.line_length or _WIDTH)) or draft.text
+    else:
+        text = _statements(author, draft, style)
+    return text if _means_the_same(author, draft.text, text) else draft.text
+
+
+def _means_the_same(author: SourceFile, text: str, other: str) -> bool:
+    try:
+        return trees.same(replace(author, text=text).tree, replace(author, text=other).tree)
+    except SourceError:
+        return False
+
+
+def _mode(style: Style, width: int, keep_quotes: bool = False) -> Mode:
+    from black import Mode, TargetVersion
+
+    return Mode(
+        target_versions={TargetVersion[version.upper()] for version in style.target_versions},
+        line_length=width,
+        string_normalization=not (style.skip_string_normalization or keep_quotes),
+        magic_trailing_comma=not style.skip_magic_trailing_comma,
+        preview=style.preview,
+    )
+
+
+def _black(text: str, mode: Mode) -> str | None:
+    """Text with line feeds in Black's format, None where Black does not read it."""
+    from black import InvalidInput, format_str
+
+    try:
+        return format_str(text, mode=mode)
+    except InvalidInput:
+        return None
+
+
+def _whole(text: str, newline: str, mode: Mode) -> str | None:
+    """A whole file in Black's format, its line ends and the lack of a last one kept; None where they are mixed."""
+    if set(_LINE_END.findall(text)) - {newline}:
+        return None
+    found = _black(text.replace(newline, "\n"), mode)
+    if found is None or not text.endswith(newline):
+        found = found and found.removesuffix("\n")
+    return found and found.replace("\n", newline)
+
+
+def _is_clean(author: SourceFile, draft: Draft, style: Style) -> bool:
+    """Whether the file was in Black's format before.
+
+    The statements that were changed are asked first, since Black takes long for a whole file.
+    """
+    mode = _mode(style, style.line_length or _WIDTH)
+    old, new = Layout(author), Layout(replace(author, text=draft.text))
+    for statement in _written(new, draft):
+        own = _statement_of(old, draft.origin(*new.header(statement)))
+        if own is not None and not _is_formatted(old, own, mode):
+            return False
+    return _whole(author.text, author.newline, mode) == author.text
+
+
+def _statements(author: SourceFile, draft: Draft, style: Style) -> str:
+    """The text with every statement formatted that we wrote and that is not laid out by hand."""
+    if author.indent != _STEP:
+        return draft.text
+    mode = _mode(style, _width(author, style), keep_quotes=True)
+    old, new = Layout(author), Layout(replace(author, text=draft.text))
+    off = set(_off_lines(new.source))
+    text = draft.text
+    for statement in reversed(_written(new, draft)):
+        if new.first_line(statement) in off:
+            continue
+        start, end = _lines(new, statement)
+        own = _statement_of(old, draft.origin(*new.header(statement)))
+        by_hand = own is not None and _is_long(old, own) and _is_long(new, statement) and not _is_formatted(old, own, mode)
+        if not by_hand and not _LEFT_ALONE.search(text, start, end):
+            text = text[:start] + (_in_format(new, statement, mode) or text[start:end]) + text[end:]
+    return text
+
+
+def _width(author: SourceFile, style: Style) -> int:
+    if style.line_length is not None or style.configured:
+        return style.line_length or _WIDTH
+    longest = max((len(line.rstrip()) for line in author.lines if not line.lstrip().startswith("#")), default=0)
+    return min(max(longest, _WIDTH), _WIDEST)
+
+
+def _written(layout: Layout, draft: Draft) -> list[ast.stmt]:
+    """The statements of the new text that we wrote something of, in text order; of a compound one its header counts."""
+    found = [
+        node
+        for node in ast.walk(layout.source.tree)
+        if isinstance(node, ast.stmt) and draft.written(*layout.header(node)) and _has_lines(layout, node)
+    ]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _has_lines(layout: Layout, statement: ast.stmt) -> bool:
+    """Whether a statement's own text is all of its lines but for a comment."""
+    start, end = _lines(layout, statement)
+    _, stop = layout.header(statement)
+    rest = layout.source.text[stop:end].strip()
+    return layout.owns_lines(statement) and (not rest or rest.startswith("#"))
+
+
+def _lines(layout: Layout, statement: ast.stmt) -> tuple[int, int]:
+    """The whole lines of a statement's own text, decorators and line end left out."""
+    source = layout.source
+    start, end = layout.header(statement)
+    first, last = source.position(start)[0], source.position(end)[0]
+    return source.line_start(first), source.line_start(last) + len(layout.line(last))
+
+
+def _is_long(layout: Layout, statement: ast.stmt) -> bool:
+    """Whether a statement's own text goes over several lines."""
+    start, end = _lines(layout, statement)
+    return _LINE_END.search(layout.source.text, start, end) is not None
+
+
+def _statement_of(layout: Layout, span: tuple[int, int]) -> ast.stmt | None:
+    """The statement whose own text holds a span; None for an empty span, which stands for new text."""
+    start, end = span
+    if start == end:
+        return None
+    statements = (node for node in ast.walk(layout.source.tree) if isinstance(node, ast.stmt))
+    holds = (node for node in statements for low, high in [layout.header(node)] if low <= start and end <= high)
+    return next(holds, None)
+
+
+def _is_formatted(layout: Layout, statement: ast.stmt, mode: Mode) -> bool:
+    start, end = _lines(layout, statement)
+    return _in_format(layout, statement, mode) == layout.source.text[start:end]
+
+
+def _in_format(layout: Layout, statement: ast.stmt, mode: Mode) -> str | None:
+    """The lines of a statement's own text as Black would write them at their depth, None where that cannot be said."""
+    source = layout.source
+    margin = source.margin(statement)
+    depth = len(margin) // len(_STEP)
+    start, end = _lines(layout, statement)
+    text = _LINE_END.sub("\n", source.text[start:end])
+    if margin != _STEP * depth or not text.startswith(margin):
+        return None
+    around = "".join(f"{_STEP * level}if 1:\n" for level in range(depth))
+    body = f"{margin}{_STEP}pass\n" if isinstance(statement, Compound) else ""
+    found = _black(f"{around}{text}\n{body}", mode)
+    if found is None or not found.startswith(around) or not found.endswith(body):
+        return None
+    return found[len(around) : len(found) - len(body)].removesuffix("\n").replace("\n", source.newline)
+
+
+def _off_lines(source: SourceFile) -> Iterator[int]:
+    """The lines on which the author has switched formatters off."""
+    off = False
+    for number, line in enumerate(source.lines, 1):
+        off = bool(_OFF.match(line)) or (off and not _ON.match(line))
+        if off:
+            yield number

@@ -7,9 +7,12 @@ An edit names nodes of the file's ``ast`` tree and carries new code as text. It 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+_HOLE = re.compile(r"\$([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,16 @@ class Replace:
     node: ast.expr | ast.stmt
     template: str
     parts: Mapping[str, ast.expr] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        """The template as Python text: each hole is a name that :func:`hole` gives."""
+        return _HOLE.sub(lambda found: hole(found[1]) if found[1] in self.parts else found[0], self.template)
+
+    @property
+    def used(self) -> frozenset[ast.expr]:
+        """The parts whose hole the template holds."""
+        return frozenset(self.parts[name] for name in _HOLE.findall(self.template) if name in self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,3 +127,25 @@ ArgumentEdit: TypeAlias = SetArgument | RemoveArgument
 StatementEdit: TypeAlias = InsertBefore | InsertAfter | Remove | Wrap
 ImportEdit: TypeAlias = AddImport | RemoveImport
 Edit: TypeAlias = ArgumentEdit | Replace | StatementEdit | AddParameter | ImportEdit
+PlacedEdit: TypeAlias = ArgumentEdit | Replace | StatementEdit | AddParameter
+"""An edit that names its nodes; :mod:`torchfix.imports` turns import edits into such ones."""
+
+
+def hole(name: str) -> str:
+    """The Python name that stands for the hole ``$name`` of a template."""
+    return f"__hole_{name}__"
+
+
+def places(edit: PlacedEdit) -> tuple[ast.expr | ast.stmt, ...]:
+    """The nodes at which an edit is made."""
+    match edit:
+        case SetArgument() | RemoveArgument():
+            return (edit.call,)
+        case Replace():
+            return (edit.node,)
+        case InsertBefore() | InsertAfter() | Remove():
+            return (edit.statement,)
+        case Wrap():
+            return (edit.first, edit.last)
+        case AddParameter():
+            return (edit.function,)

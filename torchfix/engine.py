@@ -7,8 +7,9 @@ transform has anything to change. Nothing here touches a disk or a screen.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torchfix.apply import apply
 from torchfix.draft import Draft
@@ -22,12 +23,13 @@ from torchfix.result import Note, Outcome, Reason, Result
 from torchfix.source import SourceError, SourceFile
 from torchfix.style import Style, formatted
 from torchfix.suppress import Suppression, forbidding, suppressions
-from torchfix.transform import Effect, Finding, Held, Risk, Selected, Transform
+from torchfix.transform import Effect, Finding, Held, Risk, Selected
 
 ROUNDS = 5
 """How often the file may be changed before it counts as never quiet."""
 
-_ADVICE = Held("advice", "this rule only advises", "")
+_ADVICE = Held("advice", "this rule only advises")
+_REPORT = "please report it; the file is as it was"
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,32 @@ def fix(path: str, data: bytes, project: Project, selected: Sequence[Selected], 
         return work.failed(Reason("too-deep", "the code is nested too deeply", "split the expression"))
     except Exception as error:  # the one broad catch: a fault in one file must not stop the others
         words = f"{work.step}: {type(error).__name__}: {error}"
-        return work.failed(Reason("internal", f"an error of torchfix itself, in {words}", "please report it; the file is as it was"))
+        return work.failed(Reason("internal", f"an error of torchfix itself, in {words}", _REPORT))
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The text that a round looks at, and how it came from the author's."""
+
+    author: SourceFile
+    draft: Draft
+
+    @cached_property
+    def source(self) -> SourceFile:
+        return replace(self.author, text=self.draft.text)
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.source)
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node of this text stands in the author's."""
+        return self.draft.origin(*self.layout.span(node))
 
 
 @dataclass(frozen=True)
 class _Look:
-    """What the transforms see in one text."""
+    """What the transforms see in one version."""
 
     plan: Plan
     notes: tuple[Note, ...]
@@ -89,6 +111,12 @@ class _Look:
 
 
 class _Work:
+    """One file on its way through the engine.
+
+    Attributes:
+        step: what is being done, for the message of an unforeseen error.
+    """
+
     def __init__(self, path: str, data: bytes, project: Project, selected: Sequence[Selected], settings: EngineSettings) -> None:
         self.path = path
         self.data = data
@@ -103,26 +131,24 @@ class _Work:
     def result(self) -> Result:
         if not self._concerned(self.data):
             return Result(self.path, Outcome.CLEAN, self.data, self.data)
-        author = source = SourceFile.from_bytes(self.path, self.data)
-        draft = Draft.kept(author.text)
+        author = SourceFile.from_bytes(self.path, self.data)
+        version = _Version(author, Draft.kept(author.text))
         fixed: list[Note] = []
         used: set[int] = set()
         for changes in range(ROUNDS + 1):
-            look = self._look(source, draft, author)
-            used.update(draft.origin(comment.offset, comment.offset)[0] for comment in look.used)
+            look = self._look(version)
+            used.update(version.draft.origin(comment.offset, comment.offset)[0] for comment in look.used)
             if not look.plan.accepted:
                 break
             if changes == ROUNDS:
-                names = ", ".join(sorted({finding.transform for finding in look.plan.accepted}))
-                raise _Failure("not-quiet", f"{names} found something new after every one of {ROUNDS} rounds", "select the rules one at a time")
-            fixed += [self._note(finding, "fixed", source, draft, author) for finding in look.plan.accepted]
-            source, draft = self._changed(source, draft, look.plan)
-        unused = tuple((comment.line, comment.words) for comment in suppressions(author) if comment.offset not in used)
+                words = f"{_names(look.plan)} found something new after each of {ROUNDS} rounds"
+                raise _Failure("not-quiet", words, "select the rules one at a time")
+            fixed += [_note(finding, group, "fixed", version) for finding, group in self._grouped(look.plan.accepted)]
+            version = self._changed(version, look.plan)
         notes = tuple(sorted([*fixed, *look.notes], key=lambda note: (note.line, note.column, note.rule)))
-        if not fixed:
-            return Result(self.path, Outcome.CLEAN, self.data, self.data, notes, unused_suppressions=unused)
-        after = self._written(author, draft)
-        return Result(self.path, Outcome.CHANGED, self.data, after, notes, unused_suppressions=unused)
+        unused = tuple((comment.line, comment.words) for comment in suppressions(author) if comment.offset not in used)
+        after = self._written(version) if fixed else self.data
+        return Result(self.path, Outcome.CHANGED if after != self.data else Outcome.CLEAN, self.data, after, notes, None, unused)
 
     def _concerned(self, data: bytes) -> list[Selected]:
         """The transforms that may find something in these bytes."""
@@ -130,81 +156,98 @@ class _Work:
             return list(self.selected)
         return [chosen for chosen in self.selected if any(literal in data for literal in chosen.transform.literals)]
 
-    def _look(self, source: SourceFile, draft: Draft, author: SourceFile) -> _Look:
-        """One look at a text: what may be changed, and notes of what is left alone."""
-        self.step = "reading the facts"
-        facts, layout, comments = Facts(source, self.project), Layout(source), suppressions(source)
-        source.tree  # noqa: B018  a file that does not parse ends here
-        found: list[Finding] = []
+    def _grouped(self, findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
+        """Findings with their rules' groups."""
+        groups = {chosen.transform.name: chosen.transform.group for chosen in self.selected}
+        return ((finding, groups[finding.transform]) for finding in findings)
+
+    def _look(self, version: _Version) -> _Look:
+        """What may be changed in one version, and notes of what is left alone."""
+        comments = suppressions(version.source)
+        possible: list[Finding] = []
         notes: list[Note] = []
         used: list[Suppression] = []
-        for finding, transform in self._findings(facts, source):
-            forbidden = forbidding(comments, layout, finding.node, (transform.name, transform.group))
+        for finding, group in self._grouped(self._findings(version.source)):
+            forbidden = forbidding(comments, version.layout, finding.node, (finding.transform, group))
+            held = finding.held or self._holding(finding)
             used += forbidden
-            held = finding.held or (None if finding.edits else _ADVICE)
             if forbidden:
-                notes.append(self._note(finding, "suppressed", source, draft, author))
+                notes.append(_note(finding, group, "suppressed", version))
             elif held is not None:
-                notes.append(self._note(finding, "held", source, draft, author, held))
-            elif finding.risk > self.settings.risk:
-                allowed = Held("risk", f"its risk is {finding.risk.word}, the run allows {self.settings.risk.word}", f"allow it with --risk {finding.risk.word}")
-                notes.append(self._note(finding, "held", source, draft, author, allowed))
+                notes.append(_note(finding, group, "held", version, held))
             else:
-                found.append(finding)
+                possible.append(finding)
         self.step = "planning"
-        planned = plan(found, source)
-        notes += [self._note(deferred.finding, "held", source, draft, author, deferred.reason) for deferred in planned.deferred]
+        planned = plan(possible, version.source)
+        reasons = {deferred.finding: deferred.reason for deferred in planned.deferred}
+        notes += [_note(finding, group, "held", version, reasons[finding]) for finding, group in self._grouped(reasons)]
         return _Look(planned, tuple(notes), tuple(used))
 
-    def _findings(self, facts: Facts, source: SourceFile) -> Iterator[tuple[Finding, Transform]]:
+    def _findings(self, source: SourceFile) -> Iterator[Finding]:
+        facts = Facts(source, self.project)
+        source.tree  # noqa: B018  a file that does not parse ends here, whatever the transforms ask
         for chosen in self._concerned(source.encode(source.text)):
             self.step = f"the rule {chosen.transform.name}"
             for finding in chosen.transform.find(facts, chosen.options):
-                yield replace(finding, transform=chosen.transform.name), chosen.transform
+                yield replace(finding, transform=chosen.transform.name)
 
-    def _changed(self, source: SourceFile, draft: Draft, planned: Plan) -> tuple[SourceFile, Draft]:
-        """The text after a plan, proved."""
+    def _holding(self, finding: Finding) -> Held | None:
+        """Why this run leaves alone what its transform would change."""
+        if not finding.edits:
+            return _ADVICE
+        if finding.risk > self.settings.risk:
+            words = f"its risk is {finding.risk.word} and the run allows {self.settings.risk.word}"
+            return Held("risk", words, f"allow it with --risk {finding.risk.word}")
+        return None
+
+    def _changed(self, version: _Version, planned: Plan) -> _Version:
+        """The version after a plan, proved."""
         self.step = "applying"
-        edits = placed(source, planned.edits)
-        new = apply(source, edits)
-        after = replace(source, text=new.text)
+        edits = placed(version.source, planned.edits)
+        draft = apply(version.source, edits)
+        after = _Version(version.author, draft.over(version.draft))
         self.step = "proving"
         try:
-            prove(source.tree, edits, after)
+            prove(version.source.tree, edits, after.source)
         except ProofError as error:
-            names = ", ".join(sorted({finding.transform for finding in planned.accepted}))
-            raise _Failure("proof", f"{error} (after {names})", "please report it; the file is as it was") from error
-        return after, new.over(draft)
+            raise _Failure("proof", f"{error} (changed by {_names(planned)})", _REPORT) from error
+        return after
 
-    def _written(self, author: SourceFile, draft: Draft) -> bytes:
+    def _written(self, version: _Version) -> bytes:
         """The new bytes, in the target's format; read back, they must be the same text."""
         self.step = "formatting"
-        text = formatted(author, draft, self.settings.style, self.settings.format)
+        author = version.author
+        text = formatted(author, version.draft, self.settings.style, self.settings.format)
         try:
             data = author.encode(text)
         except UnicodeEncodeError as error:
-            raise _Failure("encoding", f"the new text does not fit the file's encoding {author.encoding}", "save the file as UTF-8") from error
+            words = f"the new text does not fit the file's encoding {author.encoding}"
+            raise _Failure("encoding", words, "save the file as UTF-8") from error
         if SourceFile.from_bytes(self.path, data) != replace(author, text=text):
-            raise _Failure("proof", "the new bytes would be read as another text", "please report it; the file is as it was")
+            raise _Failure("proof", "the new bytes would be read as another text", _REPORT)
         return data
 
-    def _note(self, finding: Finding, outcome: str, source: SourceFile, draft: Draft, author: SourceFile, held: Held | None = None) -> Note:
-        """A finding in the author's lines and columns."""
-        start, end = draft.origin(*Layout(source).span(finding.node))
-        (line, column), (end_line, end_column) = author.position(start), author.position(end)
-        group = next(chosen.transform.group for chosen in self.selected if chosen.transform.name == finding.transform)
-        return Note(
-            rule=finding.transform,
-            group=group,
-            line=line,
-            column=column,
-            end_line=end_line,
-            end_column=end_column,
-            message=finding.message,
-            outcome=outcome,
-            risk=finding.risk.word,
-            effects=tuple(effect.value for effect in Effect if effect in finding.effects),
-            because=finding.because,
-            notes=finding.notes,
-            reason=None if held is None else Reason(held.code, held.text, held.help),
-        )
+
+def _names(planned: Plan) -> str:
+    return ", ".join(sorted({finding.transform for finding in planned.accepted}))
+
+
+def _note(finding: Finding, group: str, outcome: str, version: _Version, held: Held | None = None) -> Note:
+    """A finding in the author's lines and columns."""
+    start, end = version.span(finding.node)
+    (line, column), (end_line, end_column) = version.author.position(start), version.author.position(end)
+    return Note(
+        rule=finding.transform,
+        group=group,
+        line=line,
+        column=column,
+        end_line=end_line,
+        end_column=end_column,
+        message=finding.message,
+        outcome=outcome,
+        risk=finding.risk.word,
+        effects=tuple(effect.value for effect in Effect if effect in finding.effects),
+        because=finding.because,
+        notes=finding.notes,
+        reason=None if held is None else Reason(held.code, held.text, held.help),
+    )

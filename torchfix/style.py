@@ -18,7 +18,7 @@ from torchfix.layout import Compound, Layout
 from torchfix.source import SourceError, SourceFile
 
 if TYPE_CHECKING:
-    from black import Mode
+    from black.mode import Mode
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _OFF = re.compile(r"\s*#\s*(fmt:\s*off|yapf:\s*disable)\b")
@@ -74,7 +74,7 @@ def _means_the_same(author: SourceFile, text: str, other: str) -> bool:
 
 
 def _mode(style: Style, width: int, keep_quotes: bool = False) -> Mode:
-    from black import Mode, TargetVersion
+    from black.mode import Mode, TargetVersion
 
     return Mode(
         target_versions={TargetVersion[version.upper()] for version in style.target_versions},
@@ -87,7 +87,8 @@ def _mode(style: Style, width: int, keep_quotes: bool = False) -> Mode:
 
 def _black(text: str, mode: Mode) -> str | None:
     """Text with line feeds in Black's format, None where Black does not read it."""
-    from black import InvalidInput, format_str
+    from black import format_str
+    from black.parsing import InvalidInput
 
     try:
         return format_str(text, mode=mode)

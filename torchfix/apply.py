@@ -1,0 +1,572 @@
+"""All edits of a plan into the text.
+
+Sites nest: what lies inside is written first, and the text of a place holds the new text of the places in it. A call
+or a function header is given to LibCST alone, exactly as it stands, and the changed text is put back by position; the
+rest of the file is never parsed by LibCST. Blocks are changed by whole lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from torchfix import trees
+from torchfix.draft import Draft
+from torchfix.edits import (
+    AddParameter,
+    InsertAfter,
+    InsertBefore,
+    PlacedEdit,
+    Remove,
+    RemoveArgument,
+    Replace,
+    SetArgument,
+    Wrap,
+    hole,
+    places,
+)
+from torchfix.layout import Compound, Layout, string_lines
+from torchfix.source import SourceFile
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_WRAPPED = "__wrapped__"
+_PRAGMA = re.compile(r"#\s*(noqa|type:|pylint:|pyright:|mypy:|ruff:|isort:|fmt:|yapf:|torchfix:|pragma:|nosec|nolint)")
+_HOLE = re.compile(r"__hole_(\w+?)__")
+
+
+class UnfaithfulError(Exception):
+    """LibCST did not give back the text that it was given, so it cannot be trusted with it."""
+
+
+def apply(source: SourceFile, edits: Sequence[PlacedEdit]) -> Draft:
+    """A file's new text, with every edit made.
+
+    Args:
+        source: the file.
+        edits: what a plan accepted, in its order, imports already placed.
+
+    Raises:
+        UnfaithfulError: LibCST does not reproduce a segment.
+    """
+    return _Writer(source, edits).module()
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A span of the old text and what is put there."""
+
+    start: int
+    end: int
+    draft: Draft
+
+
+class _Writer:
+    def __init__(self, source: SourceFile, edits: Sequence[PlacedEdit]) -> None:
+        self._source = source
+        self._layout = Layout(source)
+        self._at: dict[ast.AST, list[PlacedEdit]] = defaultdict(list)
+        self._touched: set[ast.AST] = set()
+        for edit in edits:
+            for node in dict.fromkeys(places(edit)):
+                self._at[node].append(edit)
+                self._touched.update((node, *self._layout.tree.ancestors(node)))
+
+    def module(self) -> Draft:
+        text = self._source.text
+        draft = self._woven(0, len(text), self._below(self._source.tree))
+        if text and not text.endswith(("\n", "\r")) and draft.text.endswith(("\n", "\r")):
+            return draft.cut(0, len(draft.text) - len(self._source.newline))
+        return draft
+
+    def _woven(self, start: int, end: int, sites: Sequence[_Site]) -> Draft:
+        """The text from ``start`` to ``end`` with the sites that lie in it."""
+        text, drafts = self._source.text, []
+        for site in sites:
+            drafts += [Draft.kept(text, start, site.start), site.draft]
+            start = site.end
+        return Draft.joined([*drafts, Draft.kept(text, start, end)])
+
+    def _below(self, node: ast.AST) -> list[_Site]:
+        """The outermost sites inside a node, in text order."""
+        sites: list[_Site] = []
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                sites += self._block(value)
+            else:
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST) and child in self._touched:
+                        sites += self._site(child)
+        return sorted(sites, key=lambda site: (site.start, site.end))
+
+    def _site(self, node: ast.AST) -> list[_Site]:
+        """An edited expression as a site of its own; for any other node the sites inside it."""
+        if self._at.get(node) and isinstance(node, ast.expr):
+            return [_Site(*self._source.span(node), self._expression(node))]
+        return self._below(node)
+
+    # Expressions
+
+    def _expression(self, node: ast.expr) -> Draft:
+        """An expression with the edits on it and in it."""
+        edits = self._at.get(node, [])
+        for edit in edits:
+            if isinstance(edit, Replace):
+                return self._fitted(node, self._filled(edit, edit.code.replace("\n", self._source.newline)))
+        draft = self._inner(node)
+        for change in _argument_changes(edits):
+            draft = draft.rewritten(_changed_call(draft.text, change))
+        return draft
+
+    def _inner(self, node: ast.expr) -> Draft:
+        """An expression with the edits in it, not those on itself."""
+        return self._woven(*self._source.span(node), self._below(node) if node in self._touched else [])
+
+    def _filled(self, edit: Replace, code: str) -> Draft:
+        """Template text with the parts in its holes, in parentheses where they would be read otherwise."""
+        mode = "exec" if isinstance(edit.node, ast.stmt) else "eval"
+        drafts = {hole(name): self._inner(part) if part is edit.node else self._expression(part) for name, part in edit.parts.items()}
+        bare = {name: draft for name, draft in drafts.items() if _reads_alike(edit.code, name, draft.text, mode)}
+        out, end = [], 0
+        for found in _HOLE.finditer(code):
+            name = found[0]
+            if name in drafts:
+                out += [Draft.new(code[end : found.start()]), bare.get(name) or _parenthesized(drafts[name])]
+                end = found.end()
+        return Draft.joined([*out, Draft.new(code[end:])])
+
+    def _fitted(self, node: ast.expr, draft: Draft) -> Draft:
+        """What replaces an expression, in parentheses where its surroundings would read it otherwise."""
+        outer = next((outer for outer in self._layout.tree.ancestors(node) if isinstance(outer, (ast.expr, ast.stmt))), None)
+        prefix, suffix, old = "lambda: ", "", ast.parse("lambda: _", mode="eval").body
+        target: ast.AST = old.body  # type: ignore[attr-defined]
+        if isinstance(outer, ast.expr):
+            (start, end), (low, high) = self._source.span(outer), self._source.span(node)
+            prefix, suffix, old, target = f"({self._source.text[start:low]}", f"{self._source.text[high:end]})", outer, node
+        new = ast.parse(f"({draft.text})", mode="eval").body
+        wanted = trees.replaced(old, {target: new})
+        found = _parsed(f"{prefix}{draft.text}{suffix}", "eval")
+        fits = isinstance(found, ast.Expression) and trees.same(wanted, found.body)
+        return draft if fits else _parenthesized(draft)
+
+    # Blocks
+
+    def _block(self, block: Sequence[ast.stmt]) -> list[_Site]:
+        """The sites of a block's statements."""
+        if not any(statement in self._touched for statement in block):
+            return []
+        wraps = [edit for statement in block for edit in self._at.get(statement, []) if isinstance(edit, Wrap) and edit.first is statement]
+        places = {statement: index for index, statement in enumerate(block)}
+        wraps.sort(key=lambda wrap: -places[wrap.last])
+        return self._run(block, wraps, outermost=True)
+
+    def _run(self, statements: Sequence[ast.stmt], wraps: Sequence[Wrap], outermost: bool) -> list[_Site]:
+        """The sites of neighbouring statements; inside a wrap, insertions at its two edges belong to its outside."""
+        sites: list[_Site] = []
+        index = 0
+        while index < len(statements):
+            first = statements[index]
+            wrap = next((wrap for wrap in wraps if wrap.first is first), None)
+            end = index + 1
+            while wrap is not None and statements[end - 1] is not wrap.last:
+                end += 1
+            group = statements[index:end]
+            before = self._inserted(InsertBefore, first) if outermost or index > 0 else []
+            after = self._inserted(InsertAfter, group[-1]) if outermost or end < len(statements) else []
+            removed = any(isinstance(edit, Remove) for edit in self._at.get(first, []))
+            if wrap is None and not (before or after or removed):
+                sites += self._statement(first)
+            else:
+                inner = [other for other in wraps if other is not wrap]
+                sites.append(self._lines(group, before, after, wrap, inner, removed))
+            index = end
+        return sites
+
+    def _inserted(self, kind: type[InsertBefore] | type[InsertAfter], statement: ast.stmt) -> list[str]:
+        return [edit.code for edit in self._at.get(statement, []) if isinstance(edit, kind)]
+
+    def _statement(self, statement: ast.stmt) -> list[_Site]:
+        """The sites of one statement, insertions around it and its removal not among them."""
+        if statement not in self._touched:
+            return []
+        source = self._source
+        edits = self._at.get(statement, [])
+        sites = []
+        for edit in edits:
+            if isinstance(edit, Replace):
+                margin = source.margin(statement)
+                laid = _indented(Draft.new(_laid_out(edit.code, source)), "", margin).text[len(margin) :]
+                draft = self._filled(edit, laid[: len(laid) - len(source.newline)])
+                return [_Site(self._layout.start(statement), source.span(statement)[1], draft)]
+        sites = self._below(statement)
+        parameters = [edit.parameter for edit in edits if isinstance(edit, AddParameter)]
+        if parameters:
+            start, end = self._layout.header(statement)
+            inside = [site for site in sites if start <= site.start < end]
+            draft = self._woven(start, end, inside)
+            for parameter in parameters:
+                draft = draft.rewritten(_changed_header(draft.text, parameter))
+            sites = sorted([*(site for site in sites if site not in inside), _Site(start, end, draft)], key=lambda site: site.start)
+        return sites
+
+    def _lines(
+        self,
+        group: Sequence[ast.stmt],
+        before: Sequence[str],
+        after: Sequence[str],
+        wrap: Wrap | None,
+        inner: Sequence[Wrap],
+        removed: bool,
+    ) -> _Site:
+        """Whole lines: one statement or a wrapped group, with what is inserted around it."""
+        source, layout = self._source, self._layout
+        margin = source.margin(group[0])
+        start = source.line_start(layout.first_line(group[0]))
+        end = source.line_start(layout.last_line(group[-1]) + 1)
+        top = source.line_start(layout.first_comment(group[0])) if before else start
+        sites = self._run(group, inner, outermost=False) if wrap is not None else self._statement(group[0])
+        core = self._rest(group[0]) if removed else self._woven(start, end, sites)
+        if core.text and not core.text.endswith(("\n", "\r")):
+            core = Draft.joined([core, Draft.new(source.newline, margin=True)])
+        if wrap is not None:
+            core = self._wrapped(wrap, margin, core)
+        new = [[_indented(Draft.new(_laid_out(code, source)), "", margin) for code in codes] for codes in (before, after)]
+        return _Site(top, end, Draft.joined([*new[0], Draft.kept(source.text, top, start), core, *new[1]]))
+
+    def _wrapped(self, wrap: Wrap, margin: str, core: Draft) -> Draft:
+        """Whole lines under a header, one step deeper."""
+        header = wrap.header.rstrip()
+        last = header.splitlines()[-1]
+        indent = last[: len(last) - len(last.lstrip())] + "    "
+        lines = _laid_out(f"{header}\n{indent}{_WRAPPED}\n{wrap.footer}", self._source).splitlines(keepends=True)
+        place = next(index for index, line in enumerate(lines) if line.strip() == _WRAPPED)
+        deeper = lines[place][: lines[place].index(_WRAPPED)]
+        head, foot = (_indented(Draft.new("".join(part)), "", margin) for part in (lines[:place], lines[place + 1 :]))
+        return Draft.joined([head, _indented(core, margin, deeper), foot])
+
+    def _rest(self, statement: ast.stmt) -> Draft:
+        """What stays where a statement was: the comments on its lines, and ``pass`` if its block would be empty."""
+        source, layout = self._source, self._layout
+        margin, newline = source.margin(statement), Draft.new(source.newline)
+        rest: list[Draft] = []
+        if not isinstance(statement, Compound):
+            start, end = source.span(statement)[0], source.line_start(layout.last_line(statement) + 1)
+            for comment in layout.comments(start, end):
+                line, _ = source.position(comment)
+                words = layout.line(line)[comment - source.line_start(line) :].rstrip()
+                if not _PRAGMA.match(words):
+                    rest += [Draft.new(margin), Draft.kept(source.text, comment, comment + len(words)), newline]
+        if self._empties_block(statement):
+            rest.append(Draft.new(f"{margin}pass{source.newline}"))
+        return Draft.joined(rest)
+
+    def _empties_block(self, statement: ast.stmt) -> bool:
+        """Whether nothing of a block is left, and this statement is the first that went."""
+        block = self._layout.tree.block(statement)
+        edits = [self._at.get(item, []) for item in block]
+        stays = any(not any(isinstance(edit, Remove) for edit in here) for here in edits)
+        filled = any(isinstance(edit, (InsertBefore, InsertAfter)) for here in edits for edit in here)
+        return not stays and not filled and statement is block[0]
+
+
+def _parsed(text: str, mode: str) -> ast.AST | None:
+    try:
+        return ast.parse(text, mode=mode)
+    except SyntaxError:
+        return None
+
+
+def _reads_alike(code: str, name: str, part: str, mode: str) -> bool:
+    """Whether a template in which a hole is filled with bare text is read as if the part stood there in parentheses."""
+    template = ast.parse(code, mode=mode)
+    wanted = trees.filled(template, {name: ast.parse(f"({part})", mode="eval").body})
+    found = _parsed(code.replace(name, part), mode)
+    return found is not None and trees.same(wanted, found)
+
+
+def _parenthesized(draft: Draft) -> Draft:
+    return Draft.joined([Draft.new("("), draft, Draft.new(")")])
+
+
+def _indented(draft: Draft, margin: str, deeper: str) -> Draft:
+    """Whole lines moved to the right, behind the margin that they have.
+
+    Empty lines, lines that begin inside a string and lines that stand to the left of the margin stay.
+    """
+    text = draft.text
+    inside = string_lines(text) if deeper else set()
+    drafts, done, start = [], 0, 0
+    for number, line in enumerate(_lines_of(text), 1):
+        feed = len(line) - len(line.lstrip("\f"))
+        if number not in inside and line.strip() and line.startswith(margin, feed):
+            place = start + feed + len(margin)
+            drafts += [draft.cut(done, place), Draft.new(deeper, margin=True)]
+            done = place
+        start += len(line)
+    return Draft.joined([*drafts, draft.cut(done, len(text))])
+
+
+def _lines_of(text: str) -> list[str]:
+    """The lines with their ends, cut where Python cuts them."""
+    ends = [0, *(found.end() for found in _LINE_END.finditer(text))]
+    return [text[low:high] for low, high in zip(ends, [*ends[1:], len(text)]) if low < high]
+
+
+# What is done with LibCST. It is imported here, where something is really edited, since its import is slow.
+
+
+def _laid_out(code: str, source: SourceFile) -> str:
+    """Statements at the left margin as the file would write them: its step of indentation, its line ends."""
+    import libcst as cst
+
+    module = cst.parse_module(code.rstrip() + "\n")
+    return module.with_changes(default_indent=source.indent, default_newline="\n").code.replace("\n", source.newline)
+
+
+def _node(text: str) -> cst.BaseExpression:
+    import libcst as cst
+
+    return cst.parse_expression(text if "\n" not in text else f"({text})")
+
+
+ArgumentChange = Callable[["cst.Call"], "cst.Call"]
+
+
+def _argument_changes(edits: Sequence[PlacedEdit]) -> list[ArgumentChange]:
+    """The changes of one call's arguments: positional ones leave from the last to the first, so that indexes hold."""
+    removed = [edit.argument for edit in edits if isinstance(edit, RemoveArgument)]
+    positional = sorted({argument for argument in removed if isinstance(argument, int)}, reverse=True)
+    named = sorted({argument for argument in removed if isinstance(argument, str)})
+    changes: list[ArgumentChange] = [_RemoveArgument(argument) for argument in positional]
+    changes += [_RemoveArgument(argument) for argument in named]
+    return changes + [_SetArgument(edit.name, edit.value) for edit in edits if isinstance(edit, SetArgument)]
+
+
+def _changed_call(text: str, change: ArgumentChange) -> str:
+    """The text of a call after a change of its arguments."""
+    import libcst as cst
+
+    def changed(node: cst.BaseExpression) -> cst.Call:
+        return change(cst.ensure_type(node, cst.Call))
+
+    return _through_libcst(f"({text})", cst.parse_expression, changed)[1:-1]
+
+
+def _changed_header(text: str, parameter: str) -> str:
+    """The text of a function's header, up to its colon, with one more parameter."""
+    import libcst as cst
+
+    def parse(text: str) -> cst.BaseStatement:
+        statement = cst.parse_statement(text)
+        assert isinstance(statement, cst.BaseStatement)
+        return statement
+
+    new = cst.ensure_type(parse(f"def f({parameter}): pass"), cst.FunctionDef).params.params[0]
+
+    def changed(node: cst.BaseStatement) -> cst.FunctionDef:
+        return _with_parameter(cst.ensure_type(node, cst.FunctionDef), new)
+
+    whole = _through_libcst(f"{text} pass\n", parse, changed)
+    return whole[: whole.rindex(" pass")]
+
+
+N = TypeVar("N", bound="cst.CSTNode")
+
+
+def _through_libcst(text: str, parse: Callable[[str], N], change: Callable[[N], cst.CSTNode]) -> str:
+    """Text parsed, changed and written again.
+
+    Raises:
+        UnfaithfulError: the unchanged tree would not have been written as it was read.
+    """
+    import libcst as cst
+
+    newline = _LINE_END.search(text)
+    module = cst.Module([], default_newline=newline[0] if newline else "\n")
+    node = parse(text)
+    if module.code_for_node(node) != text:
+        raise UnfaithfulError(f"LibCST does not reproduce {text!r}")
+    return module.code_for_node(change(node))
+
+
+@dataclass(frozen=True)
+class _RemoveArgument:
+    """Take an argument away; its comment stays, on a line of its own."""
+
+    argument: str | int
+
+    def __call__(self, call: cst.Call) -> cst.Call:
+        import libcst as cst
+
+        args = list(call.args)
+        positional = [index for index, arg in enumerate(args) if arg.keyword is None and arg.star != "**"]
+        if isinstance(self.argument, int):
+            index = positional[self.argument]
+        else:
+            index = next(index for index, arg in enumerate(args) if arg.keyword is not None and arg.keyword.value == self.argument)
+        gone = args.pop(index)
+        last = index == len(args)
+        comma = gone.comma if isinstance(gone.comma, cst.Comma) else None
+        behind = comma.whitespace_after if comma else gone.whitespace_after_arg
+        if index == 0:
+            return call.with_changes(args=args, whitespace_before_args=_merged(call.whitespace_before_args, behind, closing=last))
+        previous = args[index - 1]
+        between = cst.ensure_type(previous.comma, cst.Comma)
+        gap = _merged(between.whitespace_after, behind, closing=last)
+        if last and comma is None:
+            previous = previous.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=gap)
+        else:
+            previous = previous.with_changes(comma=between.with_changes(whitespace_after=gap))
+        args[index - 1] = previous
+        return call.with_changes(args=args)
+
+
+@dataclass(frozen=True)
+class _SetArgument:
+    """Give a keyword argument, in the manner of the call's other arguments."""
+
+    name: str
+    value: str
+
+    def __call__(self, call: cst.Call) -> cst.Call:
+        import libcst as cst
+
+        args = list(call.args)
+        for index, arg in enumerate(args):
+            if arg.keyword is not None and arg.keyword.value == self.name:
+                args[index] = arg.with_changes(value=_node(self.value))
+                return call.with_changes(args=args)
+        if len(args) == 1 and isinstance(args[0].value, cst.GeneratorExp) and not args[0].value.lpar:
+            args[0] = args[0].with_changes(value=args[0].value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]))
+        end = len(args)
+        while end and args[end - 1].star == "**":
+            end -= 1
+        new = cst.Arg(_node(self.value), cst.Name(self.name), equal=_equal_sign(args))
+        joined = _appended(args[:end], new, call.whitespace_before_args, "whitespace_after_arg", followed=end < len(args))
+        return call.with_changes(args=[*joined, *args[end:]])
+
+
+def _equal_sign(args: Sequence[cst.Arg]) -> cst.AssignEqual:
+    """The equal sign that a call's keywords have: spaces on both sides only where all others have them."""
+    import libcst as cst
+
+    signs = [arg.equal for arg in args if isinstance(arg.equal, cst.AssignEqual)]
+    spaced = bool(signs) and all(_width(sign.whitespace_before) and _width(sign.whitespace_after) for sign in signs)
+    space = cst.SimpleWhitespace(" " if spaced else "")
+    return cst.AssignEqual(space, space)
+
+
+def _width(space: cst.BaseParenthesizableWhitespace) -> int:
+    import libcst as cst
+
+    return len(space.value) if isinstance(space, cst.SimpleWhitespace) else 0
+
+
+def _with_parameter(function: cst.FunctionDef, new: cst.Param) -> cst.FunctionDef:
+    """A function with one more parameter behind the last that may be passed by position."""
+    import libcst as cst
+
+    params = function.params
+    followed = isinstance(params.star_arg, (cst.Param, cst.ParamStar)) or params.star_kwarg is not None
+    opening = function.whitespace_before_params
+    slash = params.posonly_ind
+    if not params.params and isinstance(slash, cst.ParamSlash):
+        # behind "/" only a comma is missing; the parameter takes the place that the next one would have had
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        new = new.with_changes(comma=comma if followed else cst.MaybeSentinel.DEFAULT)
+        return function.with_changes(params=params.with_changes(params=[new], posonly_ind=slash.with_changes(comma=comma)))
+    joined = _appended(params.params, new, opening, "whitespace_after_param", followed)
+    return function.with_changes(params=params.with_changes(params=joined))
+
+
+Item = TypeVar("Item", "cst.Arg", "cst.Param")
+
+
+def _appended(items: Sequence[Item], new: Item, opening: cst.BaseParenthesizableWhitespace, gap: str, followed: bool) -> list[Item]:
+    """Arguments or parameters with one more behind them, which takes over their commas and line breaks but no comment.
+
+    Args:
+        items: those that it stands behind.
+        opening: the white space behind the opening bracket.
+        gap: the name of the field for the white space behind an item that has no comma.
+        followed: whether something stands behind it.
+    """
+    import libcst as cst
+
+    separator = _separator(items, opening, followed)
+    if not items:
+        comma = cst.Comma(whitespace_after=separator) if followed else cst.MaybeSentinel.DEFAULT
+        return [new.with_changes(comma=comma)]
+    *others, last = items
+    closing = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else getattr(last, gap)
+    before = _opened(closing, separator)
+    if isinstance(last.comma, cst.Comma):
+        last = last.with_changes(comma=last.comma.with_changes(whitespace_after=before))
+        return [*others, last, new.with_changes(comma=cst.Comma(whitespace_after=_bare(closing)))]
+    last = last.with_changes(**{"comma": cst.Comma(whitespace_after=before), gap: cst.SimpleWhitespace("")})
+    return [*others, last, new.with_changes(**{gap: _bare(closing)})]
+
+
+def _separator(
+    items: Sequence[cst.Arg] | Sequence[cst.Param], opening: cst.BaseParenthesizableWhitespace, followed: bool
+) -> cst.BaseParenthesizableWhitespace:
+    """The white space behind a comma between two items: a line break where there is one already, else as they have it."""
+    import libcst as cst
+
+    commas = [item.comma for item in (items if followed else items[:-1])]
+    gaps = [comma.whitespace_after for comma in commas if isinstance(comma, cst.Comma)]
+    breaks = [gap for gap in gaps if isinstance(gap, cst.ParenthesizedWhitespace)]
+    if breaks:
+        return _bare(breaks[-1])
+    if len(items) < 2 and isinstance(opening, cst.ParenthesizedWhitespace):
+        return _bare(opening)
+    return gaps[-1] if gaps else cst.SimpleWhitespace(" ")
+
+
+def _bare(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+    """The same white space without comments and empty lines."""
+    import libcst as cst
+
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return space
+    first = space.first_line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
+    return space.with_changes(first_line=first, empty_lines=[])
+
+
+def _opened(closing: cst.BaseParenthesizableWhitespace, separator: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+    """White space that stood in front of a closing bracket, now in front of one more item; comments keep their lines."""
+    import libcst as cst
+
+    if not isinstance(closing, cst.ParenthesizedWhitespace) or not _comments(closing):
+        return separator
+    if isinstance(separator, cst.ParenthesizedWhitespace):
+        return closing.with_changes(last_line=separator.last_line)
+    return closing.with_changes(last_line=cst.SimpleWhitespace(closing.last_line.value + "    "))
+
+
+def _merged(
+    before: cst.BaseParenthesizableWhitespace, behind: cst.BaseParenthesizableWhitespace, closing: bool
+) -> cst.BaseParenthesizableWhitespace:
+    """The white space where an argument was, from that in front of it and that behind it; comments stay."""
+    import libcst as cst
+
+    if isinstance(behind, cst.ParenthesizedWhitespace) and _comments(behind):
+        if not isinstance(before, cst.ParenthesizedWhitespace):
+            return behind
+        comment = behind.first_line.comment
+        own = [cst.EmptyLine(whitespace=before.last_line, comment=comment)] if comment else []
+        return before.with_changes(empty_lines=[*before.empty_lines, *own, *behind.empty_lines], last_line=behind.last_line)
+    if isinstance(before, cst.ParenthesizedWhitespace) and _comments(before):
+        last = behind.last_line if isinstance(behind, cst.ParenthesizedWhitespace) else before.last_line
+        return before.with_changes(last_line=last)
+    return behind if closing else before
+
+
+def _comments(space: cst.ParenthesizedWhitespace) -> bool:
+    return space.first_line.comment is not None or any(line.comment is not None for line in space.empty_lines)

@@ -1,0 +1,193 @@
+"""Where an import goes, and whether one may leave: import edits turned into edits that name their statement."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, PlacedEdit, Remove, RemoveImport, Replace, places
+from torchfix.layout import Layout
+from torchfix.proof import intended
+from torchfix.source import SourceFile
+
+Import = (ast.Import, ast.ImportFrom)
+_Name = tuple[str, str | None]
+"""What an import brings: a module, and a name of it or None for the module itself."""
+
+
+def placed(source: SourceFile, edits: Sequence[Edit]) -> tuple[PlacedEdit, ...]:
+    """The same edits, with each import edit turned into an edit of a statement at module level, or into none.
+
+    An import that must hold is written only if no import at module level, in front of the first edited statement that
+    runs on import, gives it already. An import that may go does so only if the edited tree does not use it.
+    """
+    others = tuple(edit for edit in edits if not isinstance(edit, (AddImport, RemoveImport)))
+    wanted = {(edit.module, edit.name) for edit in edits if isinstance(edit, AddImport)}
+    unwanted = {(edit.module, edit.name) for edit in edits if isinstance(edit, RemoveImport)} - wanted
+    if not wanted and not unwanted:
+        return others
+    layout = Layout(source)
+    removed = _removable(layout, others, unwanted)
+    added = _added(layout, others, wanted, {alias for aliases in removed.values() for alias in aliases})
+    return (*added, *others, *_removed(removed))
+
+
+def _added(layout: Layout, others: Sequence[PlacedEdit], wanted: set[_Name], removed: set[ast.alias]) -> Iterator[PlacedEdit]:
+    body = layout.source.tree.body
+    limit = _first_run(layout, others)
+    brought = {name for statement in body[:limit] for name in _brings(statement, removed)}
+    for module, name in sorted(wanted - brought, key=_order):
+        yield _placed(layout, body[:limit], module, _words(module, name))
+
+
+def _first_run(layout: Layout, others: Sequence[PlacedEdit]) -> int:
+    """The index of the first edited statement at module level that runs on import, the number of all if there is none."""
+    body = layout.source.tree.body
+    touched = {layout.top(node) for edit in others for node in places(edit)}
+    runs = (index for index, item in enumerate(body) if item in touched and not isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return next(runs, len(body))
+
+
+def _brings(statement: ast.stmt, removed: set[ast.alias]) -> Iterator[_Name]:
+    """What a plain import gives; ``import a.b`` gives ``a`` too."""
+    if not isinstance(statement, Import):
+        return
+    for alias in statement.names:
+        if alias.asname is not None or alias in removed:
+            continue
+        if isinstance(statement, ast.Import):
+            parts = alias.name.split(".")
+            yield from ((".".join(parts[:count]), None) for count in range(1, len(parts) + 1))
+        elif not statement.level:
+            yield (statement.module or "", alias.name)
+
+
+def _placed(layout: Layout, body: Sequence[ast.stmt], module: str, code: str) -> PlacedEdit:
+    """The edit that puts an import among the statements ``body``: those of the module that stand before the first need."""
+    root = module.partition(".")[0]
+    head, run = _leading(body)
+    if root == "torch":
+        first = next((item for item in body if isinstance(item, Import) and "torch" in _roots(item)), None)
+        if first is not None:
+            return InsertAfter(_line_end(layout, first), code)
+    if run and root in sys.stdlib_module_names:
+        own = [item for item in run if _roots(item) <= sys.stdlib_module_names]
+        smaller = [item for item in own if _statement_order(item) <= _order((module, None if code.startswith("import") else ""))]
+        if smaller:
+            return InsertAfter(_line_end(layout, smaller[-1]), code)
+        return InsertBefore((own or run)[0], code)
+    absolute = [item for item in run if not (isinstance(item, ast.ImportFrom) and item.level)]
+    if absolute:
+        return InsertAfter(_line_end(layout, absolute[-1]), code)
+    if run:
+        return InsertBefore(run[0], code)
+    if head:
+        return InsertAfter(_line_end(layout, head[-1]), f"\n{code}" if _is_docstring(head[-1]) else code)
+    return InsertBefore(layout.source.tree.body[0], code)
+
+
+def _leading(body: Sequence[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Import | ast.ImportFrom]]:
+    """Docstring and ``__future__`` imports, and the run of imports that follows them."""
+    head = [item for item in body[:1] if _is_docstring(item)]
+    run: list[ast.Import | ast.ImportFrom] = []
+    for item in body[len(head) :]:
+        if not isinstance(item, Import):
+            break
+        if isinstance(item, ast.ImportFrom) and item.module == "__future__":
+            head.append(item)
+        else:
+            run.append(item)
+    return head, run
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+
+
+def _roots(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    """The top-level packages that a statement imports from; the empty one for a relative import."""
+    if isinstance(statement, ast.Import):
+        return {alias.name.partition(".")[0] for alias in statement.names}
+    return {"" if statement.level else (statement.module or "").partition(".")[0]}
+
+
+def _line_end(layout: Layout, statement: ast.stmt) -> ast.stmt:
+    """The last statement on the line on which a statement of the module ends."""
+    for other in layout.source.tree.body:
+        if other.lineno == statement.end_lineno and other.lineno >= statement.lineno:
+            statement = other
+    return statement
+
+
+def _order(name: _Name) -> tuple[bool, str, str]:
+    """Whole modules first, then by name."""
+    return (name[1] is not None, name[0], name[1] or "")
+
+
+def _statement_order(statement: ast.Import | ast.ImportFrom) -> tuple[bool, str, str]:
+    if isinstance(statement, ast.Import):
+        return _order((statement.names[0].name, None))
+    return _order((statement.module or "", ""))
+
+
+def _words(module: str, name: str | None) -> str:
+    return f"import {module}" if name is None else f"from {module} import {name}"
+
+
+def _removable(layout: Layout, others: Sequence[PlacedEdit], unwanted: set[_Name]) -> dict[ast.Import | ast.ImportFrom, list[ast.alias]]:
+    """The aliases of plain imports at module level that nothing uses once the other edits are made."""
+    found: dict[ast.Import | ast.ImportFrom, list[ast.alias]] = defaultdict(list)
+    if not unwanted or os.path.basename(layout.source.path) == "__init__.py":
+        return found
+    edited = intended(layout.source.tree, others)
+    used = _used_words(edited)
+    if "__all__" in used:
+        return found
+    targets = {node for edit in others for node in places(edit)}
+    for statement in layout.source.tree.body:
+        if not isinstance(statement, Import) or statement in targets or not layout.owns_lines(statement):
+            continue
+        unused = [alias for alias in statement.names if _name_of(statement, alias) in unwanted and _bound(alias) not in used]
+        whole = len(unused) == len(statement.names)
+        if unused and (whole or not layout.comments(*layout.source.span(statement))):
+            found[statement] = unused
+    return found
+
+
+def _name_of(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> _Name | None:
+    if isinstance(statement, ast.Import):
+        return (alias.name, None)
+    return None if statement.level else (statement.module or "", alias.name)
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _used_words(tree: ast.Module) -> set[str]:
+    """Every name that code uses, and every word of its strings, which may be annotations; docstrings do not count."""
+    used: set[str] = set()
+    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            used.update(node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+            used.update(re.findall(r"\w+", node.value))
+    return used
+
+
+def _removed(removed: dict[ast.Import | ast.ImportFrom, list[ast.alias]]) -> Iterator[PlacedEdit]:
+    for statement, aliases in removed.items():
+        kept = [alias for alias in statement.names if alias not in aliases]
+        if not kept:
+            yield Remove(statement)
+        elif isinstance(statement, ast.Import):
+            yield Replace(statement, ast.unparse(ast.Import(kept)))
+        else:
+            yield Replace(statement, ast.unparse(ast.ImportFrom(statement.module, kept, 0)))

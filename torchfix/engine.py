@@ -87,10 +87,16 @@ class _Version:
 
     author: SourceFile
     draft: Draft
+    project: Project
 
     @cached_property
+    def facts(self) -> Facts:
+        return self.project.facts(replace(self.author, text=self.draft.text))
+
+    @property
     def source(self) -> SourceFile:
-        return replace(self.author, text=self.draft.text)
+        """The text whose nodes the facts speak of."""
+        return self.facts.source
 
     @cached_property
     def layout(self) -> Layout:
@@ -132,7 +138,7 @@ class _Work:
         if not self._concerned(self.data):
             return Result(self.path, Outcome.CLEAN, self.data, self.data)
         author = SourceFile.from_bytes(self.path, self.data)
-        version = _Version(author, Draft.kept(author.text))
+        version = _Version(author, Draft.kept(author.text), self.project)
         fixed: list[Note] = []
         used: set[int] = set()
         for changes in range(ROUNDS + 1):
@@ -167,7 +173,7 @@ class _Work:
         possible: list[Finding] = []
         notes: list[Note] = []
         used: list[Suppression] = []
-        for finding, group in self._grouped(self._findings(version.source)):
+        for finding, group in self._grouped(self._findings(version.facts)):
             forbidden = forbidding(comments, version.layout, finding.node, (finding.transform, group))
             held = finding.held or self._holding(finding)
             used += forbidden
@@ -183,8 +189,8 @@ class _Work:
         notes += [_note(finding, group, "held", version, reasons[finding]) for finding, group in self._grouped(reasons)]
         return _Look(planned, tuple(notes), tuple(used))
 
-    def _findings(self, source: SourceFile) -> Iterator[Finding]:
-        facts = Facts(source, self.project)
+    def _findings(self, facts: Facts) -> Iterator[Finding]:
+        source = facts.source
         source.tree  # noqa: B018  a file that does not parse ends here, whatever the transforms ask
         for chosen in self._concerned(source.encode(source.text)):
             self.step = f"the rule {chosen.transform.name}"
@@ -205,7 +211,7 @@ class _Work:
         self.step = "applying"
         edits = placed(version.source, planned.edits)
         draft = apply(version.source, edits)
-        after = _Version(version.author, draft.over(version.draft))
+        after = _Version(version.author, draft.over(version.draft), self.project)
         self.step = "proving"
         try:
             prove(version.source.tree, edits, after.source)

@@ -47,7 +47,7 @@ def _added(layout: Layout, others: Sequence[PlacedEdit], wanted: set[_Name], rem
 def _first_run(layout: Layout, others: Sequence[PlacedEdit]) -> int:
     """The index of the first edited statement at module level that runs on import, the number of all if there is none."""
     body = layout.source.tree.body
-    touched = {layout.top(node) for edit in others for node in places(edit)}
+    touched = {layout.tree.top(node) for edit in others for node in places(edit)}
     runs = (index for index, item in enumerate(body) if item in touched and not isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)))
     return next(runs, len(body))
 

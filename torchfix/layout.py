@@ -151,10 +151,6 @@ class Layout:
                 found.append(self._moved(start, line, column - (line == 1)))
         return found
 
-    def top(self, node: ast.AST) -> ast.AST:
-        """The statement of the module that holds a node, or is it."""
-        return [node, *self.tree.ancestors(node)][-2]
-
     def in_f_string(self, node: ast.AST) -> bool:
         """Whether a node stands in an f-string, where its position is not to be trusted and its quotes are not free."""
         return any(type(outer).__name__ in ("JoinedStr", "TemplateStr") for outer in self.tree.ancestors(node))

@@ -1,6 +1,6 @@
-"""Checks for transforms, ours and third parties': what must not change, what must become what, what must be held.
+"""Check a transform on snippets: what must stay as it is, what must change and into what, what must be held and why.
 
-Each check runs the whole engine, and so its proofs, with the one transform; texts are dedented.
+For our own tests and for those of transforms that others write.
 """
 
 from __future__ import annotations
@@ -9,90 +9,75 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from torchfix import registry
 from torchfix.engine import EngineSettings, fix
-from torchfix.facts.project import Project
+from torchfix.facts.project import Project, Version
 from torchfix.result import Note, Outcome, Result
 from torchfix.transform import Selected, Transform
 
-PATH = "train.py"
-"""The path under which texts are checked."""
 
-
-def check_noop(rule: str | Transform, text: str, *, modules: Mapping[str, str] | None = None, **options: Any) -> None:
-    """Assert that a transform finds nothing to change and nothing to hold.
-
-    Args:
-        rule: the transform, or its name.
-        text: a file.
-        modules: the project's other files by relative path.
-        options: the transform's options; ``format`` and ``path`` are the engine's.
-    """
-    result = run(rule, text, modules=modules, **options)
-    assert not result.notes, f"expected no finding, got {_words(result)}"
-    assert result.outcome is Outcome.CLEAN, result.reason
-
-
-def check_transformed(
-    rule: str | Transform, before: str, after: str, *, modules: Mapping[str, str] | None = None, **options: Any
-) -> Result:
-    """Assert that a transform turns one text into another, which compiles and gives it nothing more to do.
-
-    The arguments are those of :func:`check_noop`; the result is returned for a look at its notes.
-    """
-    result = run(rule, before, modules=modules, **options)
-    assert result.outcome is Outcome.CHANGED, f"expected a change, got {result.outcome.value}: {result.reason or _words(result)}"
-    found = result.after.decode()
-    assert found == _dedented(after), f"expected:\n{_dedented(after)}\nfound:\n{found}"
-    compile(found, PATH, "exec", dont_inherit=True)
-    again = run(rule, found, modules=modules, **options)
-    assert again.outcome is Outcome.CLEAN, f"a second run is not quiet: {_words(again)}"
-    return result
-
-
-def check_held(rule: str | Transform, text: str, code: str, *, modules: Mapping[str, str] | None = None, **options: Any) -> Note:
-    """Assert that a transform leaves a text alone and says why.
-
-    The arguments are those of :func:`check_noop`, and the reason's code; the note that has it is returned.
-    """
-    result = run(rule, text, modules=modules, **options)
-    assert result.outcome is Outcome.CLEAN, f"expected no change, got {result.outcome.value}: {result.reason or result.after.decode()}"
-    held = [note for note in result.notes if note.reason is not None and note.reason.code == code]
-    assert held, f"expected a finding held by {code}, got {_words(result)}"
-    return held[0]
-
-
-def run(
+def run_transform(
     rule: str | Transform,
     text: str,
     *,
+    path: str = "train.py",
     modules: Mapping[str, str] | None = None,
-    format: str = "off",
-    path: str = PATH,
+    torch: Version | None = None,
+    settings: EngineSettings | None = None,
     **options: Any,
 ) -> Result:
-    """What the engine makes of a text with one transform.
+    """What one transform alone makes of a snippet.
 
-    Raises:
-        AssertionError: the file failed.
+    Args:
+        rule: a transform or its name.
+        text: the snippet; its common margin is taken away.
+        path: the name of its file.
+        modules: the project's other files by path.
+        torch: the oldest torch that the project declares.
+        settings: of the engine; without formatting by default.
+        options: the transform's own.
     """
-    transform = rule if isinstance(rule, Transform) else _named(rule)
-    selected = Selected(transform, transform.options(**options))
-    project = Project.of_texts({name: _dedented(other) for name, other in (modules or {}).items()})
-    result = fix(path, _dedented(text).encode(), project, [selected], EngineSettings(format=format))
-    assert result.outcome is not Outcome.FAILED, result.reason
-    return result
+    transform = registry.find(rule) if isinstance(rule, str) else rule
+    text = textwrap.dedent(text)
+    others = {name: textwrap.dedent(body) for name, body in (modules or {}).items()}
+    project = Project.of_texts({path: text, **others}, torch)
+    selected = [Selected(transform, transform.options(**options))]
+    return fix(path, text.encode(), project, selected, settings or EngineSettings(format="off"))
 
 
-def _named(name: str) -> Transform:
-    from torchfix.registry import find
+def check_noop(rule: str | Transform, text: str, **arguments: Any) -> None:
+    """Check that a transform has nothing to say about a snippet; arguments as in :func:`run_transform`."""
+    result = run_transform(rule, text, **arguments)
+    assert result.outcome is Outcome.CLEAN, _words(result)
+    assert not result.notes, _words(result)
 
-    return find(name)
+
+def check_held(rule: str | Transform, text: str, code: str, **arguments: Any) -> Note:
+    """Check that a transform sees something and leaves it, for the reason with this code; gives that finding."""
+    result = run_transform(rule, text, **arguments)
+    assert result.outcome is Outcome.CLEAN, _words(result)
+    held = [note for note in result.notes if note.reason is not None and note.reason.code == code]
+    assert held, f"nothing is held for {code}: {_words(result)}"
+    assert held[0].reason is not None
+    assert held[0].reason.text, "a reason needs words"
+    return held[0]
 
 
-def _dedented(text: str) -> str:
-    return textwrap.dedent(text).lstrip("\n")
+def check_transformed(rule: str | Transform, before: str, after: str, **arguments: Any) -> tuple[Note, ...]:
+    """Check that a transform makes ``after`` of ``before``, and finds nothing more in it; gives the fixed findings."""
+    expected = textwrap.dedent(after)
+    compile(expected, "after", "exec")
+    result = run_transform(rule, before, **arguments)
+    assert result.outcome is Outcome.CHANGED, _words(result)
+    assert result.after.decode() == expected
+    again = run_transform(rule, expected, **arguments)
+    assert again.outcome is Outcome.CLEAN, f"a second run changes it again: {_words(again)}"
+    return tuple(note for note in result.notes if note.outcome == "fixed")
 
 
 def _words(result: Result) -> str:
-    found = [f"{note.line}:{note.column} {note.outcome} {note.reason.code if note.reason else ''} {note.message}" for note in result.notes]
-    return "; ".join(found) or "no finding"
+    """What a result says, for a failed check."""
+    notes = [f"{note.line}: {note.rule} {note.outcome} {note.reason.code if note.reason else ''} {note.message}" for note in result.notes]
+    reason = [result.reason.text] if result.reason else []
+    text = result.after.decode(errors="replace") if result.outcome is Outcome.CHANGED else ""
+    return "\n".join([result.outcome.value, *reason, *notes, text])

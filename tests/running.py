@@ -44,7 +44,7 @@ def run_on_fake_gpu(
     return "".join(lines), collections.Counter(json.loads(last)["fakegpu"])
 
 
-def run_two_processes(path: Path, *args: str, timeout: float = 120, cwd: Path | None = None) -> str:
+def run_two_processes(path: Path, *args: str, timeout: float = 90, cwd: Path | None = None) -> str:
     """Run a script under ``torchrun`` as two ranks on this machine; the standard output of both."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     return _run([sys.executable, *launcher, str(path), *args], timeout, cwd or path.parent)

@@ -186,7 +186,7 @@ def run(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return _BETWEEN_DEVICES[name](*args, **kwargs)
     leaves = pytree.tree_leaves((args, kwargs))
     on_device = [leaf for leaf in leaves if isinstance(leaf, FakeGpuTensor)]
-    _refuse_mixed_devices(name, args, leaves)
+    _check_devices(name, args, leaves)
     if on_device and (name in _WAITS or _indexes_by_mask(name, args)):
         GPU.counts["sync"] += 1
 
@@ -258,19 +258,23 @@ def _count_copy(source: torch.Tensor, from_gpu: bool, to_gpu: bool, non_blocking
         GPU.counts["h2d_pinned"] += 1
 
 
-def _refuse_mixed_devices(name: str, args: Sequence[Any], leaves: Sequence[Any]) -> None:
-    """Raise as CUDA does where tensors of both devices meet. A host tensor without dimensions counts as a number."""
+def _check_devices(name: str, args: Sequence[Any], leaves: Sequence[Any]) -> None:
+    """Raise as CUDA does where tensors of both devices meet; a host tensor without dimensions counts as a number.
+
+    An index may come from the host, from where it is copied.
+    """
     if name == "_pack_padded_sequence_backward":  # the sizes of its batches stay on the host
         return
     if name in _INDEXING:
-        if not isinstance(args[0], FakeGpuTensor) and any(isinstance(index, FakeGpuTensor) for index in args[1]):
+        indices = [index for index in args[1] if index is not None]
+        if not isinstance(args[0], FakeGpuTensor) and any(isinstance(index, FakeGpuTensor) for index in indices):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        from_host = [index for index in args[1] if index is not None and not isinstance(index, FakeGpuTensor)]
-        GPU.counts["h2d"] += len(from_host)
+        for index in indices:
+            _count_copy(index, isinstance(index, FakeGpuTensor), to_gpu=True, non_blocking=False)
         leaves = pytree.tree_leaves((args[0], args[2:]))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    of_device = [isinstance(tensor, FakeGpuTensor) for tensor in tensors]
-    if any(of_device) and any(tensor.dim() and not ours for tensor, ours in zip(tensors, of_device, strict=True)):
+    from_host = [tensor for tensor in tensors if not isinstance(tensor, FakeGpuTensor)]
+    if len(from_host) < len(tensors) and any(tensor.dim() for tensor in from_host):
         raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({name})")
 
 

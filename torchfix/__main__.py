@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-import traceback
-from collections.abc import Sequence
 
 from torchfix.version import VERSION
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     Args:
         arguments: the words behind the command's name; those of this process by default.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else arguments
     if words == ["--version"]:
         sys.stdout.write(f"torchfix {VERSION}\n")
         return 0
@@ -24,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return command(words)
     except Exception:  # the outermost door: Python's own exit code would be 1, "there is a change"
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         sys.stderr.write("error: an internal fault of torchfix; please report it with the lines above\n")
         return 3
 

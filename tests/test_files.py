@@ -1,0 +1,397 @@
+"""The disk: walking, reading, writing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchfix import files
+from torchfix.exclude import Patterns
+from torchfix.files import FileError, Found
+from torchfix.result import Outcome, Result
+from torchfix.usage import UsageError
+
+
+def lay(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+
+def walked(*paths: str, exclude: tuple[str, ...] = (), force: bool = False) -> list[str]:
+    """What a walk shows: the paths of found files, ``path!code`` for those that are known but not looked at."""
+    entries = files.walk(paths, Patterns(os.getcwd(), exclude), force)
+    return [entry.path if isinstance(entry, Found) else f"{entry.path}!{entry.reason.code}" for entry in entries if isinstance(entry, Found) or entry.reason]
+
+
+def test_a_folder_without_python(folder: Path) -> None:
+    """Other files are not looked at, and nothing is no error."""
+    lay(folder, "README.md", "data/labels.csv", "notebook.ipynb", "train.pyc", "stub.pyi")
+
+    assert walked(".") == []
+
+
+def test_folders_of_tools_are_not_entered(folder: Path) -> None:
+    """Hidden folders, environments and build products hold no source of the user's."""
+    lay(folder, ".git/hooks/a.py", ".venv/b.py", "env/pyvenv.cfg", "env/lib/c.py", "build/lib/d.py", "dist/e.py", "x/node_modules/f.py")
+    lay(folder, "x/__pycache__/g.py", "lib/site-packages/h.py", "x/train.py")
+
+    assert walked(".") == ["x/train.py"]
+
+
+def test_files_come_in_path_order(folder: Path) -> None:
+    """The order is that of the paths' parts, whatever the order in which they were named."""
+    lay(folder, "b.py", "a/z.py", "a.py", "a/b/c.py", "a-b/x.py")
+
+    assert walked("b.py", ".") == ["a/b/c.py", "a/z.py", "a-b/x.py", "a.py", "b.py"]
+
+
+def test_paths_are_shown_as_seen_from_the_working_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An absolute path and one that leads upward are shown relative, without detours."""
+    lay(folder, "src/a.py", "other/b.py")
+    monkeypatch.chdir(folder / "src")
+
+    assert walked(str(folder / "src" / "a.py"), "../src/../other") == ["../other/b.py", "a.py"]
+
+
+def test_a_missing_path_is_refused_before_any_work(folder: Path) -> None:
+    """Every missing path is named."""
+    lay(folder, "a.py")
+
+    with pytest.raises(UsageError, match="no such file or folder: nope.py, gone"):
+        walked("a.py", "nope.py", "gone")
+
+
+def test_a_named_file_is_taken_whatever_its_name(folder: Path) -> None:
+    """A file that is named is looked at though it is ignored, excluded, hidden or has no suffix."""
+    lay(folder, "build/a.py", "train", ".hidden/b.py")
+    (folder / ".gitignore").write_text("*\n")
+
+    assert walked("build/a.py", "train", ".hidden/b.py", exclude=("train",)) == [".hidden/b.py", "build/a.py", "train"]
+
+
+def test_forced_exclusion_holds_for_named_files_too(folder: Path) -> None:
+    """With ``--force-exclude`` a named file, or one in an excluded folder, is left out."""
+    lay(folder, "build/a.py", "old/b.py", ".hidden/c.py", "ignored.py", "train.py")
+    (folder / ".gitignore").write_text("ignored.py\n")
+
+    assert walked("build/a.py", "old/b.py", ".hidden/c.py", "ignored.py", "train.py", exclude=("old",), force=True) == ["train.py"]
+
+
+def test_gitignore_of_the_work_tree_holds_below(folder: Path) -> None:
+    """The ``.gitignore`` files between the root of the work tree and the walked folder hold too."""
+    lay(folder, "src/gen/a.py", "src/net_pb2.py", "src/b.py")
+    (folder / ".git").mkdir()
+    (folder / ".gitignore").write_text("src/gen/\n")
+    (folder / "src" / ".gitignore").write_text("*_pb2.py\n")
+
+    assert walked("src") == ["src/b.py"]
+
+
+def test_a_named_folder_is_walked_though_it_is_ignored(folder: Path) -> None:
+    """Who names an ignored folder wants it walked; ``--force-exclude`` says otherwise."""
+    lay(folder, "gen/a.py")
+    (folder / ".git").mkdir()
+    (folder / ".gitignore").write_text("gen/\n")
+
+    assert walked("gen") == ["gen/a.py"]
+    assert walked("gen", force=True) == []
+
+
+def test_excluded_patterns(folder: Path) -> None:
+    """``--exclude`` takes files and whole folders out of a walk."""
+    lay(folder, "a.py", "old/b.py", "x/test_c.py")
+
+    assert walked(".", exclude=("old/", "test_*.py")) == ["a.py"]
+
+
+def test_each_real_file_comes_once(folder: Path) -> None:
+    """A file that is named twice, linked to or hard-linked is looked at once, under the name that a patch can use."""
+    lay(folder, "real.py")
+    (folder / "a_link.py").symlink_to("real.py")
+    os.link(folder / "real.py", folder / "zweitname.py")
+
+    assert walked(".", "real.py", "./real.py") == ["real.py"]
+
+
+def test_links_to_folders_are_not_followed(folder: Path) -> None:
+    """A link to a folder, a circle included, is not entered."""
+    lay(folder, "a/x.py")
+    (folder / "a" / "circle").symlink_to("..")
+    (folder / "b").symlink_to("a")
+
+    assert walked(".") == ["a/x.py"]
+
+
+def test_a_link_out_of_the_given_paths_is_named_and_left(folder: Path) -> None:
+    """A file whose real path lies elsewhere is never written; the report says where the link leads."""
+    outside = folder.parent / "outside.py"
+    outside.write_text("")
+    (folder / "inside.py").symlink_to(outside)
+
+    (entry,) = files.walk(["."], Patterns(str(folder), ()))
+
+    assert isinstance(entry, Result)
+    assert entry.outcome is Outcome.SKIPPED
+    assert entry.reason is not None
+    assert entry.reason.text == "the link leads out of the given paths, to ../outside.py"
+
+
+def test_a_named_link_stands_for_its_target(folder: Path) -> None:
+    """A link that is named is followed, and its target is what is read, shown and written."""
+    outside = folder.parent / "outside.py"
+    outside.write_text("")
+    (folder / "inside.py").symlink_to(outside)
+
+    assert files.walk(["inside.py"], Patterns(str(folder), ())) == [Found("../outside.py", str(outside.resolve()))]
+
+
+def test_what_is_no_readable_file_is_named(folder: Path) -> None:
+    """Links that lead nowhere, pipes and notebooks are skipped with a reason, not in silence."""
+    (folder / "dangling.py").symlink_to("nowhere.py")
+    os.mkfifo(folder / "pipe.py")
+    lay(folder, "notebook.ipynb")
+
+    assert walked(".", "notebook.ipynb") == ["dangling.py!broken-link", "notebook.ipynb!notebook", "pipe.py!not-a-file"]
+
+
+def test_a_folder_that_cannot_be_read_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without read permission is a failure with its name; the others are walked."""
+    lay(folder, "a.py", "locked/b.py")
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if os.path.basename(path) == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+
+    assert walked(".") == ["a.py", "locked!unreadable"]
+
+
+def test_an_unreadable_file_is_named_with_the_next_step(folder: Path) -> None:
+    """A file that cannot be read raises the reason and the help of the report."""
+    (folder / "a.py").mkdir()
+
+    with pytest.raises(FileError) as error:
+        files.read("a.py")
+
+    assert error.value.reason.code == "unreadable"
+    assert error.value.reason.text == "cannot be read: Is a directory"
+
+
+def test_the_project_of_a_file(folder: Path) -> None:
+    """The root is the nearest folder upward with a mark; without one it is the file's own folder."""
+    lay(folder, "project/requirements.txt", "project/src/net/a.py", "alone/b.py")
+
+    assert files.project_root(str(folder / "project" / "src" / "net")) == (str(folder / "project"), True)
+    assert files.project_root(str(folder / "alone")) == (str(folder / "alone"), False)
+
+
+def test_the_declarations_of_a_project(folder: Path) -> None:
+    """All files that may declare versions are handed over, and no others."""
+    lay(folder, "pyproject.toml", "setup.cfg", "requirements.txt", "requirements-dev.txt", "requirements/gpu.txt", "notes.txt", "train.py")
+
+    assert sorted(files.declarations(str(folder))) == [
+        "pyproject.toml",
+        "requirements-dev.txt",
+        "requirements.txt",
+        "requirements/gpu.txt",
+        "setup.cfg",
+    ]
+
+
+def test_a_project_reader_stays_inside(folder: Path) -> None:
+    """Neither an upward path nor a link leads a reader out of the project, and a copy of it reads alike."""
+    lay(folder, "project/a.py")
+    (folder / "secret.py").write_text("x = 1")
+    (folder / "project" / "link.py").symlink_to("../secret.py")
+    reader = files.ProjectReader(str(folder / "project"))
+
+    for copy in (reader, pickle.loads(pickle.dumps(reader))):
+        assert copy("a.py") == b""
+        assert copy("missing.py") is None
+        assert copy("../secret.py") is None
+        assert copy("link.py") is None
+        assert copy(str(folder / "secret.py")) is None
+
+
+def test_a_project_reader_keeps_what_it_read(folder: Path) -> None:
+    """One run sees one state of each file."""
+    lay(folder, "a.py")
+    reader = files.ProjectReader(str(folder))
+    reader("a.py")
+    (folder / "a.py").write_text("x = 1")
+
+    assert reader("a.py") == b""
+
+
+def test_the_python_files_of_a_project(folder: Path) -> None:
+    """A marked project has all its folders; a folder without a mark only itself."""
+    lay(folder, "a.py", "net/b.py", "build/c.py", "d.txt")
+
+    assert tuple(files.ProjectPaths(str(folder), deep=True)) == ("a.py", "net/b.py")
+    assert tuple(files.ProjectPaths(str(folder), deep=False)) == ("a.py",)
+    assert len(files.ProjectPaths(str(folder / "missing"), deep=False)) == 0
+
+
+def test_writing_nothing_beside_the_file(folder: Path) -> None:
+    """After a write only the file itself is there, with the new bytes."""
+    (folder / "a.py").write_bytes(b"old")
+
+    files.write(str(folder / "a.py"), b"old", b"new")
+
+    assert os.listdir(folder) == ["a.py"]
+    assert (folder / "a.py").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o755, 0o600, 0o640])
+def test_writing_keeps_the_mode(folder: Path, mode: int) -> None:
+    """Executable and private files stay so."""
+    (folder / "a.py").write_bytes(b"old")
+    (folder / "a.py").chmod(mode)
+
+    files.write(str(folder / "a.py"), b"old", b"new")
+
+    assert stat.S_IMODE((folder / "a.py").stat().st_mode) == mode
+
+
+def test_writing_keeps_hard_links(folder: Path) -> None:
+    """A file with a second name is still the same file under both, with the new bytes, longer or shorter."""
+    (folder / "a.py").write_bytes(b"old and long")
+    os.link(folder / "a.py", folder / "b.py")
+
+    files.write(str(folder / "a.py"), b"old and long", b"new")
+
+    assert (folder / "b.py").read_bytes() == b"new"
+    assert os.path.samefile(folder / "a.py", folder / "b.py")
+    assert sorted(os.listdir(folder)) == ["a.py", "b.py"]
+
+
+def test_writing_over_a_change_is_refused(folder: Path) -> None:
+    """A file that somebody changed after it was read keeps that change."""
+    (folder / "a.py").write_bytes(b"edited")
+
+    with pytest.raises(FileError, match="changed while torchfix ran"):
+        files.write(str(folder / "a.py"), b"old", b"new")
+    assert (folder / "a.py").read_bytes() == b"edited"
+
+
+def test_writing_to_a_vanished_file_is_refused(folder: Path) -> None:
+    """A file that somebody removed after it was read does not come back."""
+    with pytest.raises(FileError, match="cannot be read: No such file or directory"):
+        files.write(str(folder / "a.py"), b"old", b"new")
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "help"),
+    [(errno.ENOSPC, "free some space and run again"), (errno.EROFS, "make the file system writable"), (errno.EACCES, "chmod u+w")],
+)
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_failed_write_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, help: str, linked: bool) -> None:
+    """Whatever goes wrong, the old bytes stay, no temporary file is left, and the reason names the next step."""
+    (folder / "a.py").write_bytes(b"old")
+    if linked:
+        os.link(folder / "a.py", folder / "b.py")
+    flushes = iter([True, False] if linked else [False])  # the first is that of the temporary file
+
+    def fsync(descriptor: int) -> None:
+        if not next(flushes, True):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    with pytest.raises(FileError) as error:
+        files.write(str(folder / "a.py"), b"old", b"new and longer")
+
+    assert (folder / "a.py").read_bytes() == b"old"
+    assert sorted(os.listdir(folder)) == (["a.py", "b.py"] if linked else ["a.py"])
+    assert error.value.reason.code == "unwritable"
+    assert help in error.value.reason.help
+
+
+def test_a_read_only_file_is_not_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without write permission is left alone, though its folder would let it be renamed over."""
+    (folder / "a.py").write_bytes(b"old")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+
+    with pytest.raises(FileError, match="cannot be written: Permission denied"):
+        files.write(str(folder / "a.py"), b"old", b"new")
+    assert (folder / "a.py").read_bytes() == b"old"
+
+
+WRITER = """
+import sys
+from torchfix import files
+path, texts = sys.argv[1], [b"old\\n" * 200_000, b"new\\n" * 300_000]
+print("ready", flush=True)
+while True:
+    files.write(path, texts[0], texts[1])
+    texts.reverse()
+"""
+
+
+@pytest.mark.parametrize("attempt", range(8))
+def test_a_kill_leaves_the_old_file_or_the_new_one(folder: Path, attempt: int) -> None:
+    """A process that is killed while it writes leaves one of the two texts whole."""
+    path = folder / "a.py"
+    old, new = b"old\n" * 200_000, b"new\n" * 300_000
+    path.write_bytes(old)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.005 + 0.007 * attempt)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate(timeout=60)
+
+    assert path.read_bytes() in (old, new)
+
+
+def test_an_undo_patch_never_replaces_another(folder: Path) -> None:
+    """Two runs within one second keep a patch each."""
+    first, second = files.save_undo(b"one"), files.save_undo(b"two")
+
+    assert Path(first).read_bytes() == b"one"
+    assert Path(second).read_bytes() == b"two"
+    assert Path(first).name.startswith("torchfix-undo-")
+    assert Path(first).suffix == Path(second).suffix == ".patch"
+
+
+def test_an_undo_patch_goes_to_the_temporary_folder_where_there_is_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a state folder that can be written the temporary one holds the patch."""
+    (folder / "state").write_text("a file in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(folder))
+
+    assert Path(files.save_undo(b"one")).parent == folder
+
+
+def test_an_undo_patch_that_cannot_be_kept_stops_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no folder takes the patch nothing may be written."""
+    (folder / "state").write_text("a file in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(folder / "state"))
+
+    with pytest.raises(UsageError, match="nothing was written"):
+        files.save_undo(b"one")
+
+
+@pytest.mark.parametrize(("path", "words"), [("missing/out.json", "its folder does not exist"), (".", "a folder has this name")])
+def test_an_output_file_that_cannot_be_is_refused_early(folder: Path, path: str, words: str) -> None:
+    """A report's place is looked at before any work is done."""
+    with pytest.raises(UsageError, match=words):
+        files.check_output(path)

@@ -37,9 +37,11 @@ class Job:
 
     @property
     def selected(self) -> tuple[Selected, ...]:
+        """The rules that run on this file."""
         return tuple(choice for choice in self.context.selected if choice.transform.name not in self.ignored)
 
     def fix(self, data: bytes) -> Result:
+        """What becomes of the file when it holds these bytes."""
         return engine.fix(self.path, data, self.context.project, self.selected, self.context.settings)
 
 

@@ -81,8 +81,8 @@ class _Writer:
     def module(self) -> Draft:
         text = self._source.text
         draft = self._woven(0, len(text), self._below(self._source.tree))
-        if text and not text.endswith(("\n", "\r")) and draft.text.endswith(("\n", "\r")):
-            return draft.cut(0, len(draft.text) - len(self._source.newline))
+        if text and not text.endswith(("\n", "\r")):
+            return draft.cut(0, len(draft.text.rstrip("\r\n")))
         return draft
 
     def _woven(self, start: int, end: int, sites: Sequence[_Site]) -> Draft:
@@ -130,9 +130,13 @@ class _Writer:
 
     def _filled(self, edit: Replace, code: str) -> Draft:
         """Template text with the parts in its holes, in parentheses where they would be read otherwise."""
-        mode = "exec" if isinstance(edit.node, ast.stmt) else "eval"
+        template = trees.module(edit.code) if isinstance(edit.node, ast.stmt) else trees.expression(edit.code)
         drafts = {hole(name): self._inner(part) if part is edit.node else self._expression(part) for name, part in edit.parts.items()}
-        bare = {name: draft for name, draft in drafts.items() if _reads_alike(edit.code, name, draft.text, mode)}
+        bare = {}
+        for name, draft in drafts.items():
+            wanted = trees.filled(template, {name: trees.expression(draft.text)})
+            if _reads_as(edit.code.replace(name, draft.text), wanted):
+                bare[name] = draft
         out, end = [], 0
         for found in _HOLE.finditer(code):
             name = found[0]
@@ -143,17 +147,16 @@ class _Writer:
 
     def _fitted(self, node: ast.expr, draft: Draft) -> Draft:
         """What replaces an expression, in parentheses where its surroundings would read it otherwise."""
-        outer = next((outer for outer in self._layout.tree.ancestors(node) if isinstance(outer, (ast.expr, ast.stmt))), None)
-        prefix, suffix, old = "lambda: ", "", ast.parse("lambda: _", mode="eval").body
-        target: ast.AST = old.body  # type: ignore[attr-defined]
+        outer = next(outer for outer in self._layout.tree.ancestors(node) if isinstance(outer, (ast.expr, ast.stmt)))
+        new = trees.expression(draft.text)
         if isinstance(outer, ast.expr):
             (start, end), (low, high) = self._source.span(outer), self._source.span(node)
-            prefix, suffix, old, target = f"({self._source.text[start:low]}", f"{self._source.text[high:end]})", outer, node
-        new = ast.parse(f"({draft.text})", mode="eval").body
-        wanted = trees.replaced(old, {target: new})
-        found = _parsed(f"{prefix}{draft.text}{suffix}", "eval")
-        fits = isinstance(found, ast.Expression) and trees.same(wanted, found.body)
-        return draft if fits else _parenthesized(draft)
+            wanted: ast.expr = trees.replaced(outer, {node: new})
+            text = f"({self._source.text[start:low]}{draft.text}{self._source.text[high:end]})"
+        else:  # whatever can be the body of a lambda can stand in every place that a statement has for an expression
+            wanted = trees.filled(trees.expression("lambda: _"), {"_": new})
+            text = f"lambda: {draft.text}"
+        return draft if _reads_as(text, wanted) else _parenthesized(draft)
 
     # Blocks
 
@@ -275,19 +278,15 @@ class _Writer:
         return not stays and not filled and statement is block[0]
 
 
-def _parsed(text: str, mode: str) -> ast.AST | None:
+def _reads_as(text: str, wanted: ast.expr | ast.Module) -> bool:
+    """Whether text, on lines as they are, is read as a tree."""
     try:
-        return ast.parse(text, mode=mode)
+        found = trees.module(text)
     except SyntaxError:
-        return None
-
-
-def _reads_alike(code: str, name: str, part: str, mode: str) -> bool:
-    """Whether a template in which a hole is filled with bare text is read as if the part stood there in parentheses."""
-    template = ast.parse(code, mode=mode)
-    wanted = trees.filled(template, {name: ast.parse(f"({part})", mode="eval").body})
-    found = _parsed(code.replace(name, part), mode)
-    return found is not None and trees.same(wanted, found)
+        return False
+    if isinstance(wanted, ast.expr):
+        return len(found.body) == 1 and isinstance(found.body[0], ast.Expr) and trees.same(wanted, found.body[0].value)
+    return trees.same(wanted, found)
 
 
 def _parenthesized(draft: Draft) -> Draft:

@@ -38,6 +38,8 @@ def placed(source: SourceFile, edits: Sequence[Edit]) -> tuple[PlacedEdit, ...]:
 
 def _added(layout: Layout, others: Sequence[PlacedEdit], wanted: set[_Name], removed: set[ast.alias]) -> Iterator[PlacedEdit]:
     body = layout.source.tree.body
+    if not body:
+        return  # no code, and so none that needs it
     limit = _first_run(layout, others)
     brought = {name for statement in body[:limit] for name in _brings(statement, removed)}
     for module, name in sorted(wanted - brought, key=_order):
@@ -73,20 +75,20 @@ def _placed(layout: Layout, body: Sequence[ast.stmt], module: str, code: str) ->
     if root == "torch":
         first = next((item for item in body if isinstance(item, Import) and "torch" in _roots(item)), None)
         if first is not None:
-            return InsertAfter(_line_end(layout, first), code)
+            return _behind(layout, first, code)
     if run and root in sys.stdlib_module_names:
         own = [item for item in run if _roots(item) <= sys.stdlib_module_names]
         smaller = [item for item in own if _statement_order(item) <= _order((module, None if code.startswith("import") else ""))]
         if smaller:
-            return InsertAfter(_line_end(layout, smaller[-1]), code)
+            return _behind(layout, smaller[-1], code)
         return InsertBefore((own or run)[0], code)
     absolute = [item for item in run if not (isinstance(item, ast.ImportFrom) and item.level)]
     if absolute:
-        return InsertAfter(_line_end(layout, absolute[-1]), code)
+        return _behind(layout, absolute[-1], code)
     if run:
         return InsertBefore(run[0], code)
     if head:
-        return InsertAfter(_line_end(layout, head[-1]), f"\n{code}" if _is_docstring(head[-1]) else code)
+        return _behind(layout, head[-1], f"\n{code}" if _is_docstring(head[-1]) else code)
     return InsertBefore(layout.source.tree.body[0], code)
 
 
@@ -115,12 +117,13 @@ def _roots(statement: ast.Import | ast.ImportFrom) -> set[str]:
     return {"" if statement.level else (statement.module or "").partition(".")[0]}
 
 
-def _line_end(layout: Layout, statement: ast.stmt) -> ast.stmt:
-    """The last statement on the line on which a statement of the module ends."""
-    for other in layout.source.tree.body:
-        if other.lineno == statement.end_lineno and other.lineno >= statement.lineno:
-            statement = other
-    return statement
+def _behind(layout: Layout, statement: ast.stmt, code: str) -> PlacedEdit:
+    """Code on the line behind an import; in front of it where other statements, which may need it, share the line."""
+    body = layout.source.tree.body
+    shared = [item for item in body if item.lineno <= (statement.end_lineno or 0) and (item.end_lineno or 0) >= statement.lineno]
+    if shared[-1] is statement or shared[0] in _leading(body)[0]:
+        return InsertAfter(shared[-1], code)
+    return InsertBefore(shared[0], code)
 
 
 def _order(name: _Name) -> tuple[bool, str, str]:

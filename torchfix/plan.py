@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,15 +38,10 @@ COMMENT = Held("comment", "a comment stands inside the code that would be replac
 
 @dataclass(frozen=True)
 class Deferred:
-    """A finding that is not taken this round. One that waits is tried again on the new text; any other reason stays."""
+    """A finding that is not taken this round; where the reason is :data:`WAITS` the next one may."""
 
     finding: Finding
     reason: Held
-
-    @property
-    def waits(self) -> bool:
-        """Whether the next round may take it."""
-        return self.reason is WAITS
 
 
 @dataclass(frozen=True)
@@ -74,20 +70,52 @@ def plan(findings: Iterable[Finding], source: SourceFile) -> Plan:
         ValueError: an edit names a node that is not in the file's tree.
     """
     layout = Layout(source)
-    taken: list[PlacedEdit] = []
+    taken = _Taken(layout)
     accepted: list[Finding] = []
     deferred: list[Deferred] = []
     for finding in sorted(findings, key=_canonical):
         edits = [edit for edit in finding.edits if not isinstance(edit, (AddImport, RemoveImport))]
         reason = next((reason for edit in edits if (reason := _obstacle(edit, layout))), None)
-        if reason is None and any(_conflict(edit, other, layout) for edit, other in _pairs(edits, taken)):
+        if reason is None and not taken.take(edits):
             reason = WAITS
         if reason is None:
             accepted.append(finding)
-            taken += edits
         else:
             deferred.append(Deferred(finding, reason))
     return Plan(tuple(accepted), tuple(deferred))
+
+
+class _Taken:
+    """The edits that were taken, found by where they are made."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._at: dict[ast.AST, list[PlacedEdit]] = defaultdict(list)
+        self._within: dict[ast.AST, list[PlacedEdit]] = defaultdict(list)
+
+    def take(self, edits: Sequence[PlacedEdit]) -> bool:
+        """Take all of some edits; none where one of them conflicts with an edit taken before or with another of them."""
+        for index, edit in enumerate(edits):
+            if any(_conflict(edit, other, self._layout) for other in (*self._near(edit), *edits[:index])):
+                return False
+        for edit in edits:
+            for node in places(edit):
+                self._at[node].append(edit)
+                for outer in (node, *self._layout.tree.ancestors(node)):
+                    self._within[outer].append(edit)
+        return True
+
+    def _near(self, edit: PlacedEdit) -> Iterator[PlacedEdit]:
+        """Every edit that may conflict with this one: those around it, those it may take away, wraps of its neighbours."""
+        tree = self._layout.tree
+        for node in places(edit):
+            for outer in (node, *tree.ancestors(node)):
+                yield from self._at.get(outer, ())
+            if isinstance(edit, (Replace, Remove, RemoveArgument, SetArgument)):
+                yield from self._within.get(node, ())
+        if isinstance(edit, Wrap):
+            for statement in tree.block(edit.first):
+                yield from self._at.get(statement, ())
 
 
 def _canonical(finding: Finding) -> tuple[object, ...]:
@@ -95,12 +123,6 @@ def _canonical(finding: Finding) -> tuple[object, ...]:
     start = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
     end = (-getattr(node, "end_lineno", 0), -getattr(node, "end_col_offset", 0))
     return (start, finding.transform, end, finding.message)
-
-
-def _pairs(edits: Sequence[PlacedEdit], taken: Sequence[PlacedEdit]) -> Iterator[tuple[PlacedEdit, PlacedEdit]]:
-    """Every edit beside every one that was taken before it, those of its own finding included."""
-    for index, edit in enumerate(edits):
-        yield from ((edit, other) for other in (*taken, *edits[:index]))
 
 
 def _obstacle(edit: PlacedEdit, layout: Layout) -> Held | None:
@@ -113,7 +135,7 @@ def _obstacle(edit: PlacedEdit, layout: Layout) -> Held | None:
     statements = [node for node in nodes if isinstance(node, ast.stmt)]
     if _needs_own_lines(edit) and not all(layout.owns_lines(statement) for statement in statements):
         return SHARED_LINE
-    if isinstance(edit, Replace) and _loses_comment(edit, layout):
+    if _loses_comment(edit, layout):
         return COMMENT
     return None
 
@@ -126,12 +148,20 @@ def _needs_own_lines(edit: PlacedEdit) -> bool:
     return isinstance(edit, (InsertBefore, InsertAfter, Remove, Wrap))
 
 
-def _loses_comment(edit: Replace, layout: Layout) -> bool:
-    source = layout.source
-    kept = [source.span(part) for part in edit.used]
-    start = layout.start(edit.node) if isinstance(edit.node, ast.stmt) else source.span(edit.node)[0]
-    found = layout.comments(start, source.span(edit.node)[1])
-    return any(not any(low <= comment < high for low, high in kept) for comment in found)
+def _loses_comment(edit: PlacedEdit, layout: Layout) -> bool:
+    """Whether a comment stands in the text that an edit puts another one for."""
+    span = layout.source.span
+    match edit:
+        case Replace():
+            start = layout.start(edit.node) if isinstance(edit.node, ast.stmt) else span(edit.node)[0]
+            kept = [span(part) for part in edit.used]
+            comments = layout.comments(start, span(edit.node)[1])
+            return any(not any(low <= comment < high for low, high in kept) for comment in comments)
+        case SetArgument():
+            return any(layout.comments(*span(value)) for value in _argument(edit.call, edit.name))
+        case RemoveArgument():
+            return any(layout.comments(*span(value)) for value in _argument(edit.call, edit.argument))
+    return False
 
 
 def _conflict(edit: PlacedEdit, other: PlacedEdit, layout: Layout) -> bool:
@@ -180,11 +210,14 @@ def _in_part(node: ast.AST, edit: Replace, layout: Layout) -> bool:
 
 def _in_argument(nodes: Iterable[ast.AST], call: ast.Call, argument: str | int, layout: Layout) -> bool:
     """Whether one of the nodes stands in the argument that a call has now."""
+    return any(layout.tree.is_within(node, value) for node in nodes for value in _argument(call, argument))
+
+
+def _argument(call: ast.Call, argument: str | int) -> list[ast.expr]:
+    """The value of a call's argument, by keyword or by position; none where the call does not have it."""
     if isinstance(argument, int):
-        values = call.args[argument : argument + 1]
-    else:
-        values = [keyword.value for keyword in call.keywords if keyword.arg == argument]
-    return any(layout.tree.is_within(node, value) for node in nodes for value in values)
+        return call.args[argument : argument + 1]
+    return [keyword.value for keyword in call.keywords if keyword.arg == argument]
 
 
 def _overlap(one: Wrap, other: Wrap, layout: Layout) -> bool:

@@ -7,6 +7,7 @@ is built here, which shares every untouched statement with the old one.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -46,6 +47,19 @@ def prove(tree: ast.Module, edits: Sequence[PlacedEdit], after: SourceFile) -> N
         raise ProofError(f"the new text does not parse: {error.text}") from error
     if found is not None:
         raise ProofError(f"the new text means something else than intended at its line {getattr(found, 'lineno', 1)}")
+    if _fault(after.tree) is not None and _fault(tree) is None:
+        raise ProofError(f"the new text does not compile: {_fault(after.tree)}")
+
+
+def _fault(tree: ast.Module) -> str | None:
+    """What the compiler has against a tree that the parser took: a late ``__future__`` import, a ``return`` outside a function."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, "<text>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def intended(tree: ast.Module, edits: Sequence[PlacedEdit]) -> ast.Module:
@@ -89,8 +103,7 @@ class _Reading:
         edits = self._at.get(node, [])
         for edit in edits:
             if isinstance(edit, Replace):
-                body: ast.expr = ast.parse(f"({edit.code})", mode="eval").body
-                return trees.filled(body, self._parts(edit))
+                return trees.filled(trees.expression(edit.code), self._parts(edit))
         new = self._inside(node)
         if isinstance(new, ast.Call):
             new = _with_arguments(new, edits)
@@ -130,7 +143,7 @@ class _Reading:
         return out
 
     def _inserted(self, kind: type[InsertBefore] | type[InsertAfter], statement: ast.stmt) -> list[ast.stmt]:
-        return [new for edit in self._at.get(statement, []) if isinstance(edit, kind) for new in ast.parse(edit.code).body]
+        return [new for edit in self._at.get(statement, []) if isinstance(edit, kind) for new in trees.module(edit.code).body]
 
     def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
         edits = self._at.get(statement, [])
@@ -138,7 +151,7 @@ class _Reading:
             return []
         for edit in edits:
             if isinstance(edit, Replace):
-                return [trees.filled(new, self._parts(edit)) for new in ast.parse(edit.code).body]
+                return [trees.filled(new, self._parts(edit)) for new in trees.module(edit.code).body]
         new = self._inside(statement)
         for edit in edits:
             if isinstance(edit, AddParameter) and isinstance(new, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -156,7 +169,7 @@ def _with_arguments(call: ast.Call, edits: Sequence[PlacedEdit]) -> ast.Call:
     keywords = [keyword for keyword in call.keywords if keyword.arg is None or keyword.arg not in removed]
     for edit in edits:
         if isinstance(edit, SetArgument):
-            value = ast.parse(f"({edit.value})", mode="eval").body
+            value = trees.expression(edit.value)
             new = ast.keyword(arg=edit.name, value=value)
             names = [keyword.arg for keyword in keywords]
             if edit.name in names:
@@ -170,7 +183,7 @@ def _with_arguments(call: ast.Call, edits: Sequence[PlacedEdit]) -> ast.Call:
 
 
 def _with_parameter(arguments: ast.arguments, parameter: str) -> ast.arguments:
-    function = ast.parse(f"def f({parameter}): pass").body[0]
+    function = trees.module(f"def f({parameter}): pass").body[0]
     assert isinstance(function, ast.FunctionDef)
     new = function.args
     return trees.with_fields(arguments, {"args": [*arguments.args, *new.args], "defaults": [*arguments.defaults, *new.defaults]})
@@ -180,7 +193,7 @@ def _wrapped(wrap: Wrap, body: list[ast.stmt]) -> list[ast.stmt]:
     header = wrap.header.rstrip()
     last = header.splitlines()[-1]
     indent = last[: len(last) - len(last.lstrip())] + "    "
-    template = ast.parse(f"{header}\n{indent}{_WRAPPED}\n{wrap.footer}")
+    template = trees.module(f"{header}\n{indent}{_WRAPPED}\n{wrap.footer}")
     for node in ast.walk(template):
         for name, value in ast.iter_fields(node):
             if isinstance(value, list) and any(_is_wrapped(item) for item in value):

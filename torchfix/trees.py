@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Mapping
 from typing import TypeVar
 
 N = TypeVar("N", bound=ast.AST)
+
+
+def module(text: str) -> ast.Module:
+    """The tree of statements, without the warnings that Python has for what they say.
+
+    Raises:
+        SyntaxError: the text does not parse.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def expression(text: str) -> ast.expr:
+    """The tree of one expression, which may go over several lines.
+
+    Raises:
+        SyntaxError: the text does not parse.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(f"({text})", mode="eval").body
 
 
 def difference(expected: ast.AST, actual: ast.AST) -> ast.AST | None:

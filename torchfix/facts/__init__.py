@@ -6,6 +6,7 @@ import ast
 from functools import cached_property
 
 from torchfix.facts.calls import Calls
+from torchfix.facts.datasets import Datasets
 from torchfix.facts.devices import Devices
 from torchfix.facts.flow import Flow
 from torchfix.facts.loaders import Loaders
@@ -93,6 +94,11 @@ class Facts:
     def program(self) -> Program:
         """The programs that the file belongs to."""
         return Program(self)
+    @cached_property
+    def datasets(self) -> Datasets:
+        """What the code behind data loaders does."""
+        return Datasets(self)
+
 
     def is_self(self, name: ast.Name) -> bool:
         """Whether a name is the instance parameter of the method that it stands in."""
@@ -187,3 +193,14 @@ class Facts:
                 return None
             found.append(call)
         return found
+            if isinstance(definition, ast.ClassDef) and self._only_names_class(use):
+                continue
+
+    def _only_names_class(self, use: ast.expr) -> bool:
+        """Whether a class is named without being made or handed on: for one of its attributes, a type, or ``isinstance``."""
+        parent = self.tree.parent(use)
+        if isinstance(parent, ast.Attribute):
+            return parent.attr != "__init__"
+        if isinstance(parent, ast.Call) and use in parent.args[1:]:
+            return self.calls.meaning(parent) in ("builtins.isinstance", "builtins.issubclass")
+        return isinstance(parent, (ast.arg, ast.AnnAssign)) and parent.annotation is use

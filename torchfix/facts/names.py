@@ -202,13 +202,20 @@ class Names(Scopes):
         if isinstance(expression, ast.Name):
             return self._defined(expression.id, self._facts.flow.reaching(expression), 0)
         if isinstance(expression, ast.Attribute):
-            module = self._module_of(expression.value)
+            module = self.module_of(expression.value)
             return module.names.exported(expression.attr) if module else None
         return None
 
     def exported(self, name: str, depth: int = 0) -> Definition | None:
         """The function or class that another file gets by importing ``name`` from this one."""
-        return self._defined(name, self.module.bindings.get(name, []), depth)
+        return self._defined(name, self._left_at_end(name), depth)
+
+    def _left_at_end(self, name: str) -> list[Binding]:
+        """The bindings that a name of the module may have when the module has run: a last certain one hides the others."""
+        bindings = self.module.bindings.get(name, [])
+        last = max(bindings, key=lambda binding: getattr(binding.node, "lineno", 0), default=None)
+        rebound = any(self._tree.function(binding.node) is not None for binding in bindings)
+        return [last] if last is not None and last.node in self._tree.module.body and not rebound else bindings
 
     def _defined(self, name: str, bindings: list[Binding], depth: int) -> Definition | None:
         if depth > 8:
@@ -241,7 +248,7 @@ class Names(Scopes):
         reaching = self._facts.flow.reaching(name)
         return len(reaching) > 1 and any(binding.how is Bound.IMPORT for binding in reaching)
 
-    def _module_of(self, expression: ast.expr) -> Facts | None:
+    def module_of(self, expression: ast.expr) -> Facts | None:
         """The file of the project that a name or attribute chain means as a module."""
         project, path = self._facts.project, self._facts.path
         if isinstance(expression, ast.Name):

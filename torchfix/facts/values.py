@@ -144,8 +144,8 @@ class Values:
     def _imported(self, binding: Binding, path: tuple[Step, ...], seen: frozenset[int], depth: int) -> list[Value] | None:
         """A module-level variable of another file of the project."""
         node, facts = binding.node, self._facts
-        if not isinstance(node, ast.ImportFrom):
-            return None
+        if not isinstance(node, ast.ImportFrom) or depth > _LIMIT:
+            return None  # files that import a name from each other end here
         module = facts.project.module(node.module or "", facts.path, node.level)
         if module is None:
             return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import argument, receiver
-from torchfix.facts.tree import dotted, last_name
-from torchfix.facts.values import Value
+from torchfix.facts.scopes import Bound
+from torchfix.facts.tree import FUNCTIONS, dotted, last_name
+from torchfix.facts.values import Value, default_of
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -31,6 +33,10 @@ class Device:
         """Whether it can be a CUDA device."""
         return bool(self.types & {"cuda", "?"})
 
+    def may_only_be(self, *kinds: str) -> bool:
+        """Whether every device type that is known to be possible is among these."""
+        return self.types - {"?"} <= set(kinds)
+
     @property
     def is_cuda_or_cpu(self) -> bool:
         """Whether it is surely CUDA or the CPU, whichever the machine has."""
@@ -43,6 +49,10 @@ class Device:
 
 
 _ANY = Device(frozenset("?"), None)
+# What torch.accelerator may find (torch.accelerator documentation).
+_ACCELERATORS = frozenset({"cuda", "mps", "xpu", "mtia", "privateuseone"})
+# Calls that number the devices of a machine.
+ORDINALS = ("torch.cuda.current_device", "torch.distributed.get_rank", "builtins.int")
 _DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "xla", "npu", "hpu", "meta", "mlu", "musa", "privateuseone")
 
 
@@ -83,14 +93,33 @@ class Devices:
         return self._asked[key]
 
     def _judge(self, expression: ast.expr) -> Device | None:
-        values = self._facts.values.of(expression)
-        if values:
-            judged = [value.facts.devices.of_value(value) for value in values]
-            if all(judged):
-                return _join([device for device in judged if device])
+        made = self.made_as(expression)
+        if made is not None:
+            return made
+        if isinstance(expression, ast.Name) and self._declared_as_device(expression):
+            return _ANY
         if isinstance(expression, (ast.Name, ast.Attribute)) and self._used_as_device(expression):
             return _ANY
         return None
+
+    def made_as(self, expression: ast.expr) -> Device | None:
+        """As :meth:`of`, but only by what made the expression, not by how it is declared or used."""
+        judged = [value.facts.devices.of_value(value) for value in self._facts.values.of(expression) or ()]
+        return _join([device for device in judged if device]) if judged and all(judged) else None
+
+    def _declared_as_device(self, name: ast.Name) -> bool:
+        """Whether a name is a parameter that its annotation or its default declares to be a device."""
+        found = self._facts.flow.reaching(name)
+        return bool(found) and all(binding.how is Bound.PARAMETER and self._is_device_parameter(binding.node) for binding in found)
+
+    def _is_device_parameter(self, parameter: ast.AST) -> bool:
+        assert isinstance(parameter, ast.arg)
+        for part in ast.walk(parameter.annotation) if parameter.annotation is not None else ():
+            if isinstance(part, (ast.Name, ast.Attribute)) and self._facts.names.qualified(part) == "torch.device":
+                return True
+        function = self._facts.tree.nearest(parameter, FUNCTIONS)
+        default = default_of(function, parameter) if isinstance(function, FUNCTIONS) else None
+        return default is not None and not _is_ordinal(default) and self.of(default) is not None
 
     def of_value(self, value: Value) -> Device | None:
         """What is known of one origin as a device."""
@@ -119,44 +148,26 @@ class Devices:
             given = argument(call, "device", 0) or argument(call, "type")
             inner = facts.devices.of(given) if given is not None else None
             return Device(inner.types if inner else frozenset("?"), True)
-        if meaning in ("torch.accelerator.current_accelerator", "torch.get_default_device", "torch.cuda.current_device"):
-            return Device(frozenset({"cuda"}), False) if meaning == "torch.cuda.current_device" else Device(frozenset("?"), True)
+        if meaning in ORDINALS:
+            return Device(frozenset({"cuda"}), False)
+        if meaning == "torch.accelerator.current_accelerator":
+            return Device(_ACCELERATORS, True)
+        if meaning == "torch.get_default_device":
+            return Device(frozenset("?"), True)
         if isinstance(call.func, ast.Attribute) and call.func.attr == "format" and isinstance(call.func.value, ast.Constant):
             words = call.func.value.value
             return Device(frozenset({"cuda"}), False) if isinstance(words, str) and words.startswith("cuda:") else None
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "get_device" and not call.args:
-            return None
         return None
 
     def _of_attribute(self, node: ast.Attribute, facts: Facts) -> Device | None:
-        option = facts.devices.command_line_option(node)
-        if option is not None:
-            return _of_option(option, facts)
-        if node.attr == "device" and facts.models.is_tensor_like(node.value):
+        option, given = facts.options.declaration(node), facts.options.assigned(node)
+        if option is not None or given:
+            judged = [_of_option(option)] if option is not None else []
+            judged += [item.facts.devices.of(item.node) for item in given if isinstance(item.node, ast.expr)]
+            return _join([device for device in judged if device]) if all(judged) else None
+        if node.attr == "device" and facts.kinds.has_device(node.value):
             return Device(frozenset("?"), True)
         return None
-
-    def command_line_option(self, node: ast.Attribute) -> ast.Call | None:
-        """The ``add_argument`` call that declares the option which ``args.name`` reads."""
-        values = self._facts.values.of(node.value)
-        parsed = values and all(
-            isinstance(value.node, ast.Call) and last_name(value.node.func) in ("parse_args", "parse_known_args") for value in values
-        )
-        if not parsed or values is None:
-            return None
-        found = []
-        for call in values[0].facts.tree.calls.get("add_argument", ()):
-            spelled = [
-                item.value.lstrip("-").replace("-", "_")
-                for item in call.args
-                if isinstance(item, ast.Constant) and isinstance(item.value, str)
-            ]
-            named = argument(call, "dest")
-            if isinstance(named, ast.Constant):
-                spelled = [str(named.value)]
-            if node.attr in spelled:
-                found.append(call)
-        return found[0] if len(found) == 1 else None
 
     def _used_as_device(self, expression: ast.expr) -> bool:
         """Whether the same variable or attribute is used elsewhere where torch takes nothing but a device."""
@@ -195,7 +206,8 @@ class Devices:
             if facts.calls.meaning(parent) in ("torch.device", "torch.cuda.set_device", "torch.cuda.device"):
                 return True
             target = receiver(parent)
-            return last_name(parent.func) == "to" and target is not None and facts.models.is_module(target)
+            moves = last_name(parent.func) == "to" and target is not None and facts.models.is_module(target)
+            return moves and not _may_be_dtype(use)
         return False
 
     def transfer(self, call: ast.Call) -> Transfer | None:
@@ -215,6 +227,15 @@ class Devices:
         return None
 
 
+def _may_be_dtype(use: ast.expr) -> bool:
+    """Whether a name speaks of number formats: ``net.to(x)`` proves a device unless ``x`` may be a dtype."""
+    return re.search(r"type|precision|half|float", last_name(use) or "") is not None
+
+
+def _is_ordinal(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
 def _constant(node: ast.AST) -> Device | None:
     if not isinstance(node, ast.Constant):
         return None
@@ -226,13 +247,14 @@ def _constant(node: ast.AST) -> Device | None:
     return None
 
 
-def _of_option(call: ast.Call, facts: Facts) -> Device | None:
+def _of_option(option: Value) -> Device | None:
     """A command-line option is a device when its default or its choices are."""
-    default = argument(call, "default")
-    judged = _constant(default) if default is not None else None
-    if judged is None or (isinstance(default, ast.Constant) and not isinstance(default.value, str)):
+    assert isinstance(option.node, ast.Call)
+    default = argument(option.node, "default")
+    judged = option.facts.devices.of(default) if default is not None and not _is_ordinal(default) else None
+    if judged is None:
         return None
-    choices = argument(call, "choices")
+    choices = argument(option.node, "choices")
     types = judged.types | {"?"}
     if isinstance(choices, (ast.List, ast.Tuple)):
         allowed = [_constant(item) for item in choices.elts]

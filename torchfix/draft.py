@@ -116,12 +116,22 @@ class Draft:
 
     def written(self, start: int, end: int) -> bool:
         """Whether we wrote, changed or took away something between two offsets; moving lines to the right is no change."""
-        for offset, piece in zip(self._starts, self.pieces):
-            if piece.origin is None and not piece.margin:
-                stop = offset + len(piece.text)
-                if (offset < end and start < stop) if piece.text else start <= offset <= end:
-                    return True
+        for low, high in self._new[bisect_left(self._new_ends, start) :]:
+            if low > end:
+                return False
+            if low == high or (low < end and start < high):
+                return True
         return False
+
+    @cached_property
+    def _new(self) -> list[tuple[int, int]]:
+        """The spans of new text; empty ones where something was taken away."""
+        spans = zip(self._starts, self.pieces)
+        return [(start, start + len(piece.text)) for start, piece in spans if piece.origin is None and not piece.margin]
+
+    @cached_property
+    def _new_ends(self) -> list[int]:
+        return [end for _, end in self._new]
 
 
 def _common(one: str, other: str) -> int:

@@ -50,6 +50,12 @@ class Layout:
         """The file's nodes and who holds whom."""
         return Tree(self.source.tree)
 
+    @cached_property
+    def statements(self) -> list[ast.stmt]:
+        """All statements in text order."""
+        found = [node for node in ast.walk(self.source.tree) if isinstance(node, ast.stmt)]
+        return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
     def line(self, number: int) -> str:
         """The text of a line without its end."""
         return self.source.lines[number - 1].rstrip("\r\n")

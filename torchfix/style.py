@@ -148,12 +148,8 @@ def _width(author: SourceFile, style: Style) -> int:
 
 def _written(layout: Layout, draft: Draft) -> list[ast.stmt]:
     """The statements of the new text that we wrote something of, in text order; of a compound one its header counts."""
-    found = [
-        node
-        for node in ast.walk(layout.source.tree)
-        if isinstance(node, ast.stmt) and draft.written(*layout.header(node)) and _has_lines(layout, node)
-    ]
-    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+    within = (node for node in layout.statements if draft.written(*layout.source.span(node)))
+    return [node for node in within if draft.written(*layout.header(node)) and _has_lines(layout, node)]
 
 
 def _has_lines(layout: Layout, statement: ast.stmt) -> bool:
@@ -181,11 +177,14 @@ def _is_long(layout: Layout, statement: ast.stmt) -> bool:
 def _statement_of(layout: Layout, span: tuple[int, int]) -> ast.stmt | None:
     """The statement whose own text holds a span; None for an empty span, which stands for new text."""
     start, end = span
-    if start == end:
-        return None
-    statements = (node for node in ast.walk(layout.source.tree) if isinstance(node, ast.stmt))
-    holds = (node for node in statements for low, high in [layout.header(node)] if low <= start and end <= high)
-    return next(holds, None)
+    line = layout.source.position(start)[0]
+    if start < end:
+        for node in reversed(layout.statements):
+            if node.lineno <= line <= (node.end_lineno or line):
+                low, high = layout.header(node)
+                if low <= start and end <= high:
+                    return node
+    return None
 
 
 def _is_formatted(layout: Layout, statement: ast.stmt, mode: Mode) -> bool:

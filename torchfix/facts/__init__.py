@@ -6,19 +6,36 @@ import ast
 from functools import cached_property
 
 from torchfix.facts.calls import Calls
+from torchfix.facts.companions import Companions
+from torchfix.facts.creations import Creations
 from torchfix.facts.datasets import Datasets
+from torchfix.facts.destinations import Destinations
 from torchfix.facts.devices import Devices
+from torchfix.facts.effects import Effects
 from torchfix.facts.flow import Flow
+from torchfix.facts.forwards import Forwards
+from torchfix.facts.hazards import Hazards
+from torchfix.facts.kinds import Kinds
 from torchfix.facts.loaders import Loaders
+from torchfix.facts.lockstep import Lockstep
 from torchfix.facts.loops import Loops
 from torchfix.facts.models import Models
 from torchfix.facts.names import Names
 from torchfix.facts.optimizers import Optimizers
+from torchfix.facts.options import Options
+from torchfix.facts.precision import Precision
 from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
-from torchfix.facts.regions import Regions
+from torchfix.facts.reductions import Reductions
+from torchfix.facts.regions import GRADIENT_SWITCHES, Regions
+from torchfix.facts.replicas import Replicas
+from torchfix.facts.states import States
+from torchfix.facts.targets import Targets
 from torchfix.facts.tree import FUNCTIONS, Function, Tree
+from torchfix.facts.updates import Updates
 from torchfix.facts.values import Values
+from torchfix.facts.workers import Workers
+from torchfix.facts.writes import Writes
 from torchfix.source import SourceFile
 
 
@@ -61,6 +78,21 @@ class Facts:
         return Values(self)
 
     @cached_property
+    def options(self) -> Options:
+        """The command line."""
+        return Options(self)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """Tensors, dtypes and whole numbers."""
+        return Kinds(self)
+
+    @cached_property
+    def writes(self) -> Writes:
+        """Writes in place."""
+        return Writes(self)
+
+    @cached_property
     def models(self) -> Models:
         """Networks."""
         return Models(self)
@@ -69,6 +101,11 @@ class Facts:
     def loaders(self) -> Loaders:
         """Data loaders."""
         return Loaders(self)
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        """What the code behind data loaders does."""
+        return Datasets(self)
 
     @cached_property
     def optimizers(self) -> Optimizers:
@@ -81,9 +118,59 @@ class Facts:
         return Devices(self)
 
     @cached_property
+    def creations(self) -> Creations:
+        """Tensors that are made and then moved."""
+        return Creations(self)
+
+    @cached_property
+    def states(self) -> States:
+        """Where states are saved and loaded."""
+        return States(self)
+
+    @cached_property
+    def targets(self) -> Targets:
+        """Where training loops run."""
+        return Targets(self)
+
+    @cached_property
+    def destinations(self) -> Destinations:
+        """Where moves go."""
+        return Destinations(self)
+
+    @cached_property
+    def workers(self) -> Workers:
+        """What runs in the loaders' workers."""
+        return Workers(self)
+
+    @cached_property
     def loops(self) -> Loops:
         """Training and evaluation loops."""
         return Loops(self)
+
+    @cached_property
+    def companions(self) -> Companions:
+        """Where companions of objects can be made."""
+        return Companions(self)
+
+    @cached_property
+    def updates(self) -> Updates:
+        """How training loops update their parameters."""
+        return Updates(self)
+
+    @cached_property
+    def forwards(self) -> Forwards:
+        """The forward part of training loops."""
+        return Forwards(self)
+
+    @cached_property
+    def precision(self) -> Precision:
+        """Which values autocast would make half precision."""
+        return Precision(self)
+
+    @cached_property
+    def hazards(self) -> Hazards:
+        """What half precision would break."""
+        return Hazards(self)
 
     @cached_property
     def regions(self) -> Regions:
@@ -94,11 +181,26 @@ class Facts:
     def program(self) -> Program:
         """The programs that the file belongs to."""
         return Program(self)
-    @cached_property
-    def datasets(self) -> Datasets:
-        """What the code behind data loaders does."""
-        return Datasets(self)
 
+    @cached_property
+    def replicas(self) -> Replicas:
+        """Networks that are replicated over GPUs."""
+        return Replicas(self)
+
+    @cached_property
+    def effects(self) -> Effects:
+        """What is printed, written, logged and downloaded."""
+        return Effects(self)
+
+    @cached_property
+    def lockstep(self) -> Lockstep:
+        """What processes that train together have in common."""
+        return Lockstep(self)
+
+    @cached_property
+    def reductions(self) -> Reductions:
+        """How losses are reduced over the batch."""
+        return Reductions(self)
 
     def is_self(self, name: ast.Name) -> bool:
         """Whether a name is the instance parameter of the method that it stands in."""
@@ -110,6 +212,11 @@ class Facts:
         listed = [*function.args.posonlyargs, *function.args.args]
         static = any(isinstance(item, ast.Name) and item.id in ("staticmethod", "classmethod") for item in function.decorator_list)
         return owner is not None and bool(listed) and listed[0].arg == name.id and not static
+
+    def is_decorated(self, function: Function) -> bool:
+        """Whether a decorator may stand between a function and its callers; those that only switch gradients do not."""
+        called = (item.func if isinstance(item, ast.Call) else item for item in function.decorator_list)
+        return any(self.names.qualified(item) not in GRADIENT_SWITCHES for item in called)
 
     def own_method(self, call: ast.Call) -> Function | None:
         """The method of the same class that ``self.method(...)`` calls, None for anything else."""
@@ -134,7 +241,7 @@ class Facts:
     def callers_everywhere(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
         """As :meth:`callers`, with the calls in other files of the project, each with the facts of its file."""
         tree, names = self.tree, self.names
-        if function.decorator_list:
+        if self.is_decorated(function):
             return None
         owner = tree.class_of(function)
         if owner is not None and function.name == "__init__":
@@ -189,12 +296,12 @@ class Facts:
                     continue
                 meant = True
             call = tree.parent(use)
+            if isinstance(definition, ast.ClassDef) and self._only_names_class(use):
+                continue
             if not meant or not isinstance(call, ast.Call) or call.func is not use:
                 return None
             found.append(call)
         return found
-            if isinstance(definition, ast.ClassDef) and self._only_names_class(use):
-                continue
 
     def _only_names_class(self, use: ast.expr) -> bool:
         """Whether a class is named without being made or handed on: for one of its attributes, a type, or ``isinstance``."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import receiver
 from torchfix.facts.optimizers import Optimizer
-from torchfix.facts.regions import NO_GRAD
+from torchfix.facts.regions import AUTOCAST, NO_GRAD
 from torchfix.facts.tree import FUNCTIONS, Function, LoopNode, dotted, walk_here
 
 if TYPE_CHECKING:
@@ -134,6 +134,14 @@ class Loops:
         names = {dotted(_receiver(other)) for other in self._facts.tree.calls.get("step", ()) if self._facts.tree.is_within(other, owner)}
         zeroed = any(self._facts.tree.is_within(other, owner) for other in self._facts.tree.calls.get("zero_grad", ()))
         return len(names) == 1 and zeroed and not call.args
+
+    def scales(self, loop: Loop) -> bool:
+        """Whether a training loop already uses mixed precision: autocast in or around it, or a scaled loss."""
+        if self._facts.regions.under(loop.node, AUTOCAST):
+            return True
+        calls = [node for node in loop.nodes() if isinstance(node, ast.Call)]
+        scaled = any(isinstance(call.func, ast.Attribute) and call.func.attr in ("scale", "scale_loss", "unscale_") for call in calls)
+        return scaled or any(self._facts.calls.meaning(call) in AUTOCAST for call in calls)
 
     def at(self, node: ast.AST) -> Loop | None:
         """The training loop that a ``for`` or ``while`` statement is."""

@@ -44,6 +44,18 @@ WRAPPERS = {
     "apex.parallel.DistributedDataParallel": "DistributedDataParallel",
     "copy.deepcopy": "deepcopy",
 }
+# What a module has without defining it: calling one of these runs no layer.
+_OF_EVERY_MODULE = SELF_RETURNING | frozenset(
+    """add_module buffers children extra_repr get_parameter get_submodule load_state_dict modules named_buffers named_children
+    named_modules named_parameters no_sync parameters register_backward_hook register_buffer register_forward_hook register_full_backward_hook
+    register_parameter state_dict zero_grad""".split()
+)
+# The layers of torch.nn that hold weights begin with one of these.
+_WEIGHTED = (
+    "AdaptiveLogSoftmax BatchNorm Bilinear Conv Embedding GRU GroupNorm InstanceNorm LSTM LayerNorm Lazy Linear MultiheadAttention PReLU "
+    "Parameter RMSNorm RNN SyncBatchNorm Transformer"
+)
+_ANY = "__dict__"  # the class of a network that is picked by a name which is not known
 _LIBRARIES = (
     "torchvision.models.",
     "timm.",
@@ -95,6 +107,18 @@ class Models:
         networks = self.of(expression)
         return bool(networks) and all(network.library is not None and network.library.endswith("Loss") for network in networks or ())
 
+    def run_by(self, call: ast.Call) -> tuple[Network, ...] | None:
+        """The networks with weights that a call runs: by calling them, or a method that their class defines.
+
+        None where the call surely runs none: torch's losses and activations, the project's losses without weights,
+        and what every module has (``train()``, ``parameters()``, ``to()``).
+        """
+        networks = self.of(call.func)
+        source = receiver(call)
+        if not networks and source is not None and isinstance(call.func, ast.Attribute) and call.func.attr not in _OF_EVERY_MODULE:
+            networks = self.of(source)
+        return networks if networks and any(has_weights(network) for network in networks) else None
+
     def _networks(self, expression: ast.expr) -> tuple[Network, ...] | None:
         values = self._facts.values.of(expression)
         if values is None:
@@ -128,7 +152,8 @@ class Models:
             return self._returned(definition)
         if meaning is not None and is_module_name(meaning):
             return (Network(value, None, meaning),)
-        return None
+        collection = _collection(facts, node.func)
+        return (Network(value, None, f"{collection}.{_ANY}"),) if collection else None
 
     @staticmethod
     def _returned(definition: Definition) -> tuple[Network, ...] | None:
@@ -214,6 +239,45 @@ _TENSOR_ONLY = frozenset(
 
 def _wrapped(network: Network, wrapper: str) -> Network:
     return Network(network.value, network.definition, network.library, (*network.wrappers, wrapper))
+
+
+def has_weights(network: Network) -> bool:
+    """Whether a network has weights of its own, so that calling it is more than a formula such as a loss."""
+    if network.library is not None:
+        if not network.library.startswith("torch.nn."):
+            return True
+        layer = network.library.rpartition(".")[2]
+        if layer.startswith(tuple(_WEIGHTED.split())):
+            return True
+        call = network.value.node
+        assert isinstance(call, ast.Call)
+        return any(_names_weights(network.value.facts, node) for node in ast.walk(call) if node is not call.func)
+    assert network.definition is not None
+    return any(
+        _names_weights(item.facts, node) for item in network.definition.facts.models.hidden_classes(network.definition) for node in ast.walk(item.node)
+    )
+
+
+def _names_weights(facts: Facts, node: ast.AST) -> bool:
+    """Whether a node names a layer with weights, a parameter or a library's network."""
+    if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
+        return False
+    meaning = facts.names.qualified(node)
+    if meaning is None:
+        return False
+    layer = meaning.removeprefix("torch.nn.").removeprefix("parameter.")
+    return meaning.startswith(_LIBRARIES) or (meaning.startswith("torch.nn.") and layer.startswith(tuple(_WEIGHTED.split())))
+
+
+def _collection(facts: Facts, made_by: ast.expr) -> str | None:
+    """The library out of which a network is picked by its name: ``models.__dict__[name](...)``, ``getattr(models, name)(...)``."""
+    module: ast.expr | None = None
+    if isinstance(made_by, ast.Subscript) and isinstance(made_by.value, ast.Attribute) and made_by.value.attr == "__dict__":
+        module = made_by.value.value
+    elif isinstance(made_by, ast.Call) and facts.calls.meaning(made_by) == "builtins.getattr" and made_by.args:
+        module = made_by.args[0]
+    meaning = facts.names.qualified(module) if module is not None else None
+    return meaning if meaning is not None and f"{meaning}.".startswith(_LIBRARIES) else None
 
 
 def is_module_name(meaning: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchfix.facts.calls import argument
+from torchfix.facts.calls import argument, receiver
 from torchfix.facts.models import derives
 from torchfix.facts.values import Value
 
@@ -73,6 +73,15 @@ class Optimizers:
         if definition is not None and isinstance(definition.node, ast.ClassDef) and derives(definition, ("torch.optim.",)):
             return Optimizer(value, definition.node.name)
         return None
+
+    def counts_steps(self, call: ast.Call) -> bool:
+        """Whether a ``.step()`` is that of a schedule made for an exact number of steps (``OneCycleLR``)."""
+        source = receiver(call)
+        values = self._facts.values.of(source) if source is not None else None
+        return bool(values) and all(
+            isinstance(value.node, ast.Call) and value.facts.calls.meaning(value.node) == "torch.optim.lr_scheduler.OneCycleLR"
+            for value in values or ()
+        )
 
     def is_scheduler(self, expression: ast.expr) -> bool:
         """Whether an expression surely is a learning-rate scheduler of torch."""

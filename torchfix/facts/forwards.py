@@ -1,0 +1,394 @@
+"""The forward part of a training loop: the statements that compute the loss, and which of them can run under autocast."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torchfix.facts.autocast import is_operation
+from torchfix.facts.models import Network
+from torchfix.facts.names import Definition
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.precision import FULL, Reader
+from torchfix.facts.regions import NO_GRAD
+from torchfix.facts.scopes import Bound
+from torchfix.facts.tree import FUNCTIONS, dotted, last_name, walk_here
+from torchfix.facts.updates import Update, called
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+_MUTATORS = frozenset("append extend insert add update setdefault".split())
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """What of a training loop can run under autocast.
+
+    Args:
+        regions: the first and last statement of each stretch, in text order; no backward pass, step or zero_grad is
+            in one.
+        restored: the calls whose half-precision result is used outside and must be converted back to float32.
+        inline: whether the loss is computed in the backward statement itself, and belongs under autocast too.
+        networks: the networks that run.
+    """
+
+    regions: tuple[tuple[ast.stmt, ast.stmt], ...]
+    restored: tuple[ast.Call, ...]
+    inline: bool
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Feeding:
+    """What a loss is computed from, inside one loop.
+
+    Args:
+        statements: the statements of the loop that give it its value, directly or through others.
+        expressions: what they compute it from, the loss itself among them.
+    """
+
+    statements: frozenset[ast.stmt]
+    expressions: tuple[ast.expr, ...]
+
+    def calls(self) -> Iterator[ast.Call]:
+        """The calls in the expressions."""
+        for expression in self.expressions:
+            yield from (node for node in walk_here(expression) if isinstance(node, ast.Call))
+
+
+class Forwards:
+    """Questions about the forward part of one file's training loops."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def of(self, update: Update) -> Forward | Obstacle:
+        """The part of a loop that autocast may run, or why it cannot be told or may not."""
+        feeding = self.feeding(update)
+        runs = [call for call in dict.fromkeys(feeding.calls()) if self._facts.models.run_by(call)]
+        if not runs:
+            return self._unseen(feeding)
+        split = _Split(self._facts, update, feeding, runs)
+        return split.unsafe_loss() or split.obstacle() or split.forward()
+
+    def feeding(self, update: Update) -> Feeding:
+        """Everything in the loop that the loss is computed from."""
+        facts, loop = self._facts, update.loop.node
+        statements: dict[ast.stmt, None] = {}
+        expressions: list[ast.expr] = [update.loss]
+        for expression in expressions:  # grows while it is read
+            for node in walk_here(expression):
+                for statement in self._givers(node, loop):
+                    if statement not in statements:
+                        statements[statement] = None
+                        expressions += _computed(statement)
+        return Feeding(frozenset(statements), tuple(expressions))
+
+    def _givers(self, node: ast.AST, loop: ast.stmt) -> Iterator[ast.stmt]:
+        """The statements inside the loop that give a variable or attribute its value, in place or not."""
+        facts, tree = self._facts, self._facts.tree
+        if isinstance(node, ast.Name):
+            found = [tree.statement(binding.node) for binding in facts.flow.reaching(node) if binding.how is not Bound.PARAMETER]
+            found += [tree.statement(use) for use in facts.names.uses(node) if _is_mutation(tree.parent(use))]
+        elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
+            found = [tree.statement(use) for use in tree.attributes[node.attr] if isinstance(use.ctx, ast.Store) and dotted(use) == name]
+        else:
+            return
+        yield from (statement for statement in found if statement is not loop and tree.is_within(statement, loop))
+
+    def _unseen(self, feeding: Feeding) -> Obstacle:
+        """Why no network was found in what the loss is computed from."""
+        for call in feeding.calls():
+            function = called(self._facts, call)
+            if function is not None and any(isinstance(node, ast.Call) for node in ast.walk(function[1])):
+                return Obstacle("forward-elsewhere", f"the forward pass stands in another function, {ast.unparse(call.func)}", "call the network in the loop that steps")
+        for call in feeding.calls():
+            if self._facts.calls.meaning(call) is None and self._facts.models.of(call.func) is None and not is_operation(last_name(call.func) or ""):
+                return Obstacle("model-not-seen", f"the class of {ast.unparse(call.func)} is out of sight, and with it what half precision would meet there", "construct the network where torchfix can follow it to its class")
+        return Obstacle("model-not-seen", "the network that the loss comes from is out of sight", "call it in the loop that steps")
+
+
+def _computed(statement: ast.stmt) -> list[ast.expr]:
+    """The expressions of a statement that go into what it binds."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return [statement.value] if statement.value is not None else []
+    if isinstance(statement, ast.AugAssign):
+        return [statement.target, statement.value]
+    if isinstance(statement, (ast.For, ast.AsyncFor)):
+        return [statement.iter]
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        return [item.context_expr for item in statement.items]
+    return [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
+
+
+def _is_mutation(outer: ast.AST | None) -> bool:
+    """Whether a name's use is ``x.append(...)`` or ``x[i] = ...``."""
+    if isinstance(outer, ast.Subscript):
+        return isinstance(outer.ctx, ast.Store)
+    return isinstance(outer, ast.Attribute) and outer.attr in _MUTATORS
+
+
+@dataclass
+class _Split:
+    """The search for the stretches of one loop that run under autocast."""
+
+    facts: Facts
+    update: Update
+    feeding: Feeding
+    runs: list[ast.Call]
+    block: list[ast.stmt] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
+    quiet: set[int] = field(default_factory=set)
+    derived: set[str] = field(default_factory=set)
+    inline: bool = False
+
+    def unsafe_loss(self) -> Obstacle | None:
+        """Torch's BCELoss, in the loop or in a loss of the project: it may not see half-precision probabilities."""
+        definitions = [item for call in self.feeding.calls() for item in self._loss_definitions(call)]
+        return self.facts.hazards.bce(self.feeding.calls(), definitions)
+
+    def _loss_definitions(self, call: ast.Call) -> Iterator[Definition]:
+        function = called(self.facts, call)
+        if function is not None:
+            yield Definition(*function)
+        yield from (network.definition for network in self.facts.models.of(call.func) or () if network.definition is not None)
+
+    # Which statements -----------------------------------------------------------------------------------------
+
+    def obstacle(self) -> Obstacle | None:
+        """Choose the statements that run under autocast; gives what stands in the way."""
+        tree = self.facts.tree
+        involved = [tree.statement(call) for call in self.runs] + [self.update.backward_statement]
+        self.block = _common_block(self.facts, self.update.loop.node, involved)
+        end = self._index(self.update.backward_statement)
+        places = [self._index(tree.statement(call)) for call in self.runs]
+        self.inline = any(tree.is_within(call, self.update.loss) for call in self.runs)
+        if any(place > end or (place == end and not self.inline) for place in places):
+            return Obstacle("interleaved", "forward and backward passes alternate in this loop", "give each loss its own region by hand")
+        reader = Reader(self.facts)
+        for index in range(min(places), end):
+            found = self._choose(reader, index, index in places)
+            if found is not None:
+                return found
+        outside, inside = reader.copy(), reader.copy(inside=True)
+        outside.value(self.update.loss)
+        inside.value(self.update.loss)
+        if self.inline and inside.opaque:
+            return _unknown_loss(inside.opaque[0])
+        self.inline = self.inline or (bool(outside.wanted) and not inside.opaque)
+        return None
+
+    def _choose(self, reader: Reader, index: int, runs: bool) -> Obstacle | None:
+        """Whether one statement of the block belongs under autocast: it runs a network, or torch computes the loss there."""
+        statement = self.block[index]
+        trial = reader.copy(inside=True)
+        trial.statement(statement)
+        if runs and trial.opaque:
+            return _unknown_loss(trial.opaque[0])
+        if runs or (self._feeds(statement) and self._is_known(statement) and self._needs_autocast(statement, reader)):
+            self.chosen.append(index)
+            self.derived |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            reader.values = trial.values
+            return None
+        if self._is_known(statement) and not isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
+            self.quiet.add(index)
+        reader.statement(statement)
+        return None
+
+    def _feeds(self, statement: ast.stmt) -> bool:
+        return any(self.facts.tree.is_within(item, statement) for item in self.feeding.statements)
+
+    def _needs_autocast(self, statement: ast.stmt, reader: Reader) -> bool:
+        """Whether a statement computes with half precision, or calls a function on what the networks gave."""
+        read = _read_names(statement)
+        if any(reading.sources for name, reading in reader.values.items() if name in read):
+            return True
+        return bool(read & self.derived) and any(isinstance(node, ast.Call) for node in ast.walk(statement))
+
+    def _is_known(self, statement: ast.stmt) -> bool:
+        """Whether a statement calls nothing but tensor operations, torch's own layers and losses, and builtins."""
+        return all(
+            (self.facts.calls.meaning(call) or "").startswith(("torch.", "builtins.", "time."))
+            or (isinstance(call.func, ast.Attribute) and is_operation(call.func.attr))
+            or self._is_torch_layer(call)
+            for call in ast.walk(statement)
+            if isinstance(call, ast.Call)
+        )
+
+    def _is_torch_layer(self, call: ast.Call) -> bool:
+        networks = self.facts.models.of(call.func)
+        return bool(networks) and all((network.library or "").startswith("torch.nn.") for network in networks or ())
+
+    def _index(self, statement: ast.stmt) -> int:
+        return next(index for index, item in enumerate(self.block) if self.facts.tree.is_within(statement, item))
+
+    # The stretches --------------------------------------------------------------------------------------------
+
+    def forward(self) -> Forward | Obstacle:
+        """The stretches, with what must be converted back, or what stands in the way."""
+        runs = self._stretches()
+        if isinstance(runs, Obstacle):
+            return runs
+        statements = [self.block[index] for first, last in runs for index in range(first, last + 1)]
+        restored = self._restored(frozenset(statements))
+        if isinstance(restored, Obstacle):
+            return restored
+        code = [*statements, *([self.update.backward_statement] if self.inline else [])]
+        networks = tuple(dict.fromkeys(network for call in self._runs_in(code) for network in self.facts.models.run_by(call) or ()))
+        obstacle = self._hazard(code, networks)
+        if obstacle is not None:
+            return obstacle
+        regions = tuple((self.block[first], self.block[last]) for first, last in runs)
+        return Forward(regions, restored, self.inline, networks)
+
+    def _runs_in(self, statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
+        for statement in statements:
+            yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call) and self.facts.models.run_by(node))
+
+    def _stretches(self) -> list[tuple[int, int]] | Obstacle:
+        """The chosen statements joined across quiet ones; a pass without gradients stands alone when it shares weights."""
+        alone = set()
+        for call in self.runs:
+            if self.facts.regions.under(call, NO_GRAD) and self._shares_weights(call):
+                index = self._index(self.facts.tree.statement(call))
+                inner = [other for other in self.runs if self.facts.tree.is_within(other, self.block[index])]
+                if any(not self.facts.regions.under(other, NO_GRAD) for other in inner):
+                    return Obstacle("no-grad-pass", "one network runs with and without gradients in the same statement", "write the pass without gradients as a statement of its own")
+                alone.add(index)
+        found: list[tuple[int, int]] = []
+        for index in self.chosen:
+            joined = found and all(between in self.quiet for between in range(found[-1][1] + 1, index))
+            if found and joined and index not in alone and found[-1][1] not in alone:
+                found[-1] = (found[-1][0], index)
+            else:
+                found.append((index, index))
+        return found
+
+    def _shares_weights(self, call: ast.Call) -> bool:
+        mine = {network.value for network in self.facts.models.run_by(call) or ()}
+        return any(
+            other is not call and not self.facts.regions.under(other, NO_GRAD) and mine & {network.value for network in self.facts.models.run_by(other) or ()}
+            for other in self.runs
+        )
+
+    # What leaves them -----------------------------------------------------------------------------------------
+
+    def _restored(self, regions: frozenset[ast.stmt]) -> tuple[ast.Call, ...] | Obstacle:
+        """The calls whose result must be float32 again, found by reading the loop until nothing more is wanted."""
+        restored: frozenset[ast.expr] = frozenset()
+        while True:
+            reader = Reader(self.facts, regions, restored, sent=self.update.loss, inline=self.inline)
+            for _ in range(2):  # what one iteration leaves, the next one finds
+                reader.block(self.update.loop.node.body)
+            self._read_afterwards(reader)
+            new = reader.wanted - restored
+            if not new:
+                return tuple(item for item in restored if isinstance(item, ast.Call))
+            for source in new:
+                if not isinstance(source, ast.Call) or not (reader.made.get(source, FULL).tensor or self._used_as_tensor(source)):
+                    return self._escape(reader, source)
+            restored |= new
+
+    def _read_afterwards(self, reader: Reader) -> None:
+        """What the loop leaves behind and code around it reads."""
+        tree, loop = self.facts.tree, self.update.loop
+        owner: ast.AST = loop.function or tree.module
+        for name, reading in list(reader.values.items()):
+            if reading.sources:
+                for use in tree.names.get(name, ()):
+                    if isinstance(use.ctx, ast.Load) and tree.is_within(use, owner) and not tree.is_within(use, loop.node):
+                        reader.want(reading, use)
+
+    def _escape(self, reader: Reader, source: ast.expr) -> Obstacle:
+        place = reader.places.get(source)
+        words = ast.unparse(source)
+        if isinstance(place, ast.Call) and any(self.facts.tree.is_within(place, item) for item in self.feeding.statements):
+            return _unknown_loss(place)
+        line = getattr(place, "lineno", 0)
+        return Obstacle("half-escapes", f"what {words} returns is half precision, and line {line} uses it where float32 is expected", "convert the tensors that leave the forward pass with .float()")
+
+    def _used_as_tensor(self, call: ast.Call) -> bool:
+        """Whether the program treats a result as one tensor wherever it is made: at once, or in the statements behind."""
+        tree = self.facts.tree
+        parent = tree.parent(call)
+        if isinstance(parent, ast.Attribute):
+            return is_operation(parent.attr)
+        if isinstance(parent, ast.Call) and parent.args[:1] == [call]:
+            return self._takes_tensor(parent)
+        if not (isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)):
+            return False
+        target = parent.targets[0]
+        _, block, index = tree.place(parent)
+        for statement in block[index + 1 :]:
+            if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)):
+                continue
+            for node in walk_here(statement):
+                if isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Load):
+                    outer = tree.parent(node)
+                    if isinstance(outer, ast.Attribute) and is_operation(outer.attr):
+                        return True
+                    if isinstance(outer, ast.Call) and outer.args[:1] == [node] and self._takes_tensor(outer):
+                        return True
+        return False
+
+    def _takes_tensor(self, call: ast.Call) -> bool:
+        """Whether a call's first argument surely is a tensor: torch's functions and losses."""
+        meaning = self.facts.calls.meaning(call) or ""
+        listed = ("cat", "stack", "concat", "hstack", "vstack", "block_diag")
+        return (meaning.startswith("torch.") and last_name(call.func) not in listed) or self.facts.models.is_loss(call.func)
+
+    # What runs there ------------------------------------------------------------------------------------------
+
+    def _hazard(self, code: list[ast.stmt], networks: tuple[Network, ...]) -> Obstacle | None:
+        hazards = self.facts.hazards
+        for network in networks:
+            found = hazards.in_network(network)
+            if found is not None:
+                return found
+        calls = [node for statement in code for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        definitions = [Definition(*function) for call in calls if (function := called(self.facts, call)) is not None]
+        return hazards.in_statements(code) or hazards.in_definitions(definitions) or hazards.wide(self.feeding.expressions)
+
+
+def _common_block(facts: Facts, loop: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt]:
+    """The innermost block of a loop in which all of these statements stand, themselves or inside others."""
+    chains = []
+    for statement in statements:
+        chain: list[list[ast.stmt]] = []
+        current = statement
+        while current is not loop:
+            owner, block, _ = facts.tree.place(current)
+            chain.insert(0, block)
+            while not isinstance(owner, (ast.stmt, ast.Module)):
+                owner = facts.tree.parent(owner) or facts.tree.module
+            if isinstance(owner, (ast.Module, *FUNCTIONS)):
+                break
+            current = owner
+        chains.append(chain)
+    common = chains[0][0]
+    for blocks in zip(*chains):
+        if any(block is not blocks[0] for block in blocks):
+            break
+        common = blocks[0]
+    return common
+
+
+def _read_names(statement: ast.stmt) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(statement):
+        name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+        if name is not None:
+            found.add(name)
+    return found
+
+
+def _unknown_loss(call: ast.Call) -> Obstacle:
+    return Obstacle(
+        "unknown-loss",
+        f"{ast.unparse(call.func)} on line {call.lineno} is given the network's output, and what it does in half precision is not known",
+        "give the network's output a name, and call the loss with output.float() behind the region",
+    )
+

@@ -1,0 +1,363 @@
+"""Code that breaks, or quietly loses its meaning, where its tensors are half precision: found before autocast runs it.
+
+Each hazard was met by people who switched mixed precision on by hand; the reasons name the line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchfix.facts.autocast import BANNED, Treatment, treatment
+from torchfix.facts.calls import argument, keyword
+from torchfix.facts.models import Network, derives
+from torchfix.facts.names import Definition
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.regions import AUTOCAST
+from torchfix.facts.scopes import Bound
+from torchfix.facts.tree import FUNCTIONS, last_name
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+LARGEST_HALF = 65504.0
+SMALLEST_HALF = 5.97e-8  # the smallest number above zero that float16 holds is 2 ** -24
+
+_FILLS = frozenset("masked_fill fill full_like new_full index_fill where clamp clip".split())
+_INDEX_WRITES = frozenset("scatter_ scatter_add_ scatter_reduce_ index_add_ index_copy_ index_put_ masked_scatter_ index_add masked_scatter".split())
+_LINEAR_ALGEBRA = frozenset(
+    """cholesky cholesky_inverse cholesky_solve det eig eigh geqrf inverse linalg_inv logdet lstsq lu lu_solve matrix_exp matrix_power ormqr
+    pca_lowrank pinverse qr slogdet solve svd svd_lowrank symeig triangular_solve""".split()
+)
+_SPECTRAL = frozenset("stft istft fft ifft rfft irfft complex polar view_as_complex view_as_real".split())
+_WIDE = frozenset(["torch.float64", "torch.double", "torch.DoubleTensor", "torch.cuda.DoubleTensor", "torch.complex64", "torch.complex128", "torch.cfloat"])
+_FLOAT_TYPES = frozenset(["torch.FloatTensor", "torch.cuda.FloatTensor", "torch.Tensor"])
+_PRECISION = (*AUTOCAST, "torch.amp.GradScaler", "torch.cuda.amp.GradScaler")
+_FORWARD_WRAPPERS = ("torch.amp.custom_fwd", "torch.cuda.amp.custom_fwd")
+_SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "torch.distributed.tensor", "torch.distributed._tensor")
+_FLOAT64 = ("float64", "float64 or complex numbers", "keep this model in its own precision")
+# Packages whose layers and functions take half precision, or touch no tensor.
+_KNOWN = frozenset(
+    """abc argparse builtins collections contextlib copy dataclasses easydict efficientnet_pytorch einops enum functools inspect itertools json
+    logging math numbers numpy omegaconf operator os pathlib pickle pretrainedmodels random re segmentation_models_pytorch string sys time timm torch
+    torchvision tqdm transformers types typing typing_extensions warnings yaml""".split()
+)
+
+
+class Hazards:
+    """Questions about what half precision would meet."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def in_program(self) -> Obstacle | None:
+        """What already chooses the precision of this file's programs: a framework, mixed precision by hand, float64."""
+        facts = self._facts
+        for name in facts.program.frameworks:
+            if name == "Apex":
+                return Obstacle("apex", "Apex is in use, whose mixed precision torch has taken over", "move to torch.amp first")
+            return Obstacle("framework", f"{name} runs the training step, and has its own switch for mixed precision", f"set the precision through {name}")
+        for call in (*facts.calls.to(*_PRECISION), *facts.calls.methods("half", "bfloat16")):
+            return _obstacle(facts, call, "precision-chosen", "the file already uses mixed or half precision elsewhere", "carry it over to this loop by hand")
+        for call in facts.calls.to("torch.set_default_dtype", "torch.set_default_tensor_type"):
+            return _obstacle(facts, call, "float64", "the program sets its own default precision", "leave this program in it")
+        for call in facts.calls.methods("double"):
+            if isinstance(call.func, ast.Attribute) and facts.models.is_module(call.func.value):
+                return _obstacle(facts, call, *_FLOAT64)
+        for node in facts.tree.imports:
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if any(module.startswith(_SHARDED) for module in modules):
+                return _obstacle(facts, node, "sharded", "the network is sharded over devices, which has a precision policy of its own", "set that policy (MixedPrecisionPolicy)")
+        return None
+
+    def in_network(self, network: Network) -> Obstacle | None:
+        """What in a network's own code half precision would break, None where nothing was found.
+
+        Layers of torch and of the well-known model collections are taken to be sound.
+        """
+        if network.definition is not None:
+            return self.in_definitions([network.definition])
+        facts = network.value.facts
+        inside = [facts.names.definition(node) for node in ast.walk(network.value.node) if isinstance(node, (ast.Name, ast.Attribute))]
+        return self.in_definitions([definition for definition in inside if definition])
+
+    def in_definitions(self, definitions: Iterable[Definition]) -> Obstacle | None:
+        """As :meth:`in_network`, for functions and classes of the project that will run under autocast."""
+        found = {id(item.node): item for definition in definitions for item in definition.facts.models.hidden_classes(definition)}
+        for item in found.values():
+            if isinstance(item.node, ast.ClassDef):
+                obstacle = _in_class(item)
+            else:
+                obstacle = None if _only_sets_up(item.node.name) else _in_code(item.facts, item.node)
+            if obstacle is not None:
+                return obstacle
+        return None
+
+    def in_statements(self, statements: Iterable[ast.stmt]) -> Obstacle | None:
+        """As :meth:`in_network`, for statements of this file."""
+        return next((obstacle for statement in statements if (obstacle := _in_code(self._facts, statement))), None)
+
+    def bce(self, calls: Iterable[ast.Call], definitions: Iterable[Definition]) -> Obstacle | None:
+        """The binary cross entropy of probabilities, among some calls of this file or inside functions and classes of the project."""
+        listed = [(self._facts, call) for call in calls]
+        for definition in definitions:
+            for item in definition.facts.models.hidden_classes(definition):
+                listed += [(item.facts, node) for node in ast.walk(item.node) if isinstance(node, ast.Call)]
+        for facts, call in listed:
+            layers = {(network.library or "").rpartition(".")[2] for network in facts.models.of(call.func) or ()}
+            if layers & BANNED or _is_banned(facts, call):
+                return _bce(facts, call)
+        return None
+
+    def wide(self, expressions: Iterable[ast.expr]) -> Obstacle | None:
+        """Float64 among some expressions of this file."""
+        for node in (node for expression in expressions for node in ast.walk(expression)):
+            if isinstance(node, ast.Call) and last_name(node.func) == "double" and not node.args:
+                return _obstacle(self._facts, node, *_FLOAT64)
+            if isinstance(node, ast.Attribute) and self._facts.names.qualified(node) in _WIDE:
+                return _obstacle(self._facts, node, *_FLOAT64)
+        return None
+
+    @cached_property
+    def vanishing(self) -> bool:
+        """Whether the file holds a number that float16 rounds to zero."""
+        return any(isinstance(node, ast.Constant) and type(node.value) is float and 0 < node.value < SMALLEST_HALF for node in ast.walk(self._facts.source.tree))
+
+
+def _in_class(definition: Definition) -> Obstacle | None:
+    facts, node = definition.facts, definition.node
+    assert isinstance(node, ast.ClassDef)
+    methods = [item for item in node.body if isinstance(item, FUNCTIONS)]
+    if derives(definition, ("torch.autograd.Function",)):
+        forward = next((item for item in methods if item.name == "forward"), None)
+        wrapped = forward is not None and any(_means(facts, item, _FORWARD_WRAPPERS) for item in forward.decorator_list)
+        return None if wrapped else _obstacle(facts, node, "custom-autograd", "an autograd function without custom_fwd", "decorate its forward with torch.amp.custom_fwd and its backward with custom_bwd")
+    if derives(definition, ("torch.jit.",)):
+        return _obstacle(facts, node, "torchscript", "a TorchScript module", "put autocast inside the scripted code by hand")
+    for call in (item for item in ast.walk(node) if isinstance(item, ast.Call)):
+        sparse = keyword(call, "sparse")
+        if sparse is not None and not (isinstance(sparse.value, ast.Constant) and sparse.value.value is False):
+            return _obstacle(facts, call, "sparse-gradients", "an embedding with sparse gradients, which the scaler does not take", "use dense gradients")
+        if _is_unseen_layer(facts, call):
+            return _obstacle(facts, call, "unseen-layer", f"the layer {last_name(call.func)} of another package, whose code is out of sight", "check that it takes half precision")
+    return next((obstacle for method in methods if not _only_sets_up(method.name) and (obstacle := _in_code(facts, method))), None)
+
+
+def _only_sets_up(name: str) -> bool:
+    """Whether a method runs before training: constructors and those that give weights their first values."""
+    return name == "reset_parameters" or "init" in name or (name.startswith("__") and name != "__call__")
+
+
+def _in_code(facts: Facts, code: ast.AST) -> Obstacle | None:
+    """The first hazard in a function, method or statement that runs under autocast."""
+    sigmoids = _sigmoid_names(facts, code)
+    for node in ast.walk(code):
+        obstacle = None
+        if isinstance(node, ast.Call):
+            obstacle = _in_call(facts, node, sigmoids)
+        elif isinstance(node, (ast.Assign, ast.AugAssign)):
+            obstacle = _in_store(facts, node)
+        elif isinstance(node, ast.BinOp):
+            obstacle = _in_arithmetic(facts, node)
+        elif isinstance(node, ast.Attribute) and facts.names.qualified(node) in _WIDE:
+            obstacle = _obstacle(facts, node, *_FLOAT64)
+        elif isinstance(node, FUNCTIONS) and any(_means(facts, item, ("torch.jit.",)) for item in node.decorator_list):
+            obstacle = _obstacle(facts, node, "torchscript", "a TorchScript function", "put autocast inside the scripted code by hand")
+        if obstacle is not None:
+            return obstacle
+    return None
+
+
+def _in_call(facts: Facts, call: ast.Call, sigmoids: frozenset[str]) -> Obstacle | None:
+    name, meaning = last_name(call.func) or "", facts.calls.meaning(call) or ""
+    method = isinstance(call.func, ast.Attribute) and not meaning
+    torch = meaning.startswith("torch.")
+    if _is_banned(facts, call):
+        return _bce(facts, call)
+    if meaning in _PRECISION or (method and name in ("half", "bfloat16") and not call.args):
+        return _obstacle(facts, call, "precision-chosen", "code that already chooses its precision", "finish that change by hand, or take it out first")
+    if method and name == "double" and not call.args:
+        return _obstacle(facts, call, *_FLOAT64)
+    if meaning.startswith("torch.jit."):
+        return _obstacle(facts, call, "torchscript", "TorchScript code", "put autocast inside the scripted code by hand")
+    if method and name == "numpy":
+        return _obstacle(facts, call, "half-to-numpy", "tensors that go to NumPy, which has no bfloat16", "convert them with .float() first")
+    if (torch or method) and name.rstrip("_") in _FILLS and any(_is_beyond_half(item) for item in (*call.args, *(k.value for k in call.keywords))):
+        return _obstacle(facts, call, "half-overflow", "a fill with a number that float16 cannot hold", "use torch.finfo(x.dtype).min")
+    if (torch or method) and name in _INDEX_WRITES and not _writes_constant(call, name):
+        return _obstacle(facts, call, "index-write", f"{name} between tensors of different precision raises", "convert the source to the target's dtype")
+    if (meaning.startswith("torch.linalg.") and "norm" not in name) or ((torch or method) and name in _LINEAR_ALGEBRA):
+        return _obstacle(facts, call, "linear-algebra", f"{name} has no half-precision form", "compute it on .float() inputs with autocast switched off")
+    if meaning.startswith("torch.fft.") or ((torch or method) and name in _SPECTRAL):
+        return _obstacle(facts, call, "spectral", f"{name} has no general half-precision form", "compute it on .float() inputs with autocast switched off")
+    if method and name == "type" and call.args and _is_float_type(facts, call.args[0]):
+        return _obstacle(facts, call, "typed-tensor", "a conversion to a fixed tensor type", "write .float(), or follow another tensor with .type_as()")
+    if name in ("log", "log2", "log10") and (torch or method) and _is_sigmoid(facts, _operand(call, torch), sigmoids):
+        return _obstacle(facts, call, "log-of-sigmoid", "the logarithm of a sigmoid, which half precision rounds to 0 or 1", "use logsigmoid or BCEWithLogitsLoss")
+    if _is_unseen(facts, call):
+        return _obstacle(facts, call, "unseen-layer", f"{name} of another package, whose code is out of sight", "check that it takes half precision")
+    return None
+
+
+def _in_store(facts: Facts, node: ast.Assign | ast.AugAssign) -> Obstacle | None:
+    """A write by index into a tensor, where index or mask is itself a tensor: torch wants equal dtypes there."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    for target in (item for item in targets if isinstance(item, ast.Subscript)):
+        if _is_number(node.value) and not _is_beyond_half(node.value):
+            continue
+        if not _is_basic_index(facts, target.slice) and not _is_python_container(facts, target.value):
+            return _obstacle(facts, node, "index-write", "a write by tensor index between tensors of different precision raises", "convert the value to the target's dtype")
+    return None
+
+
+def _in_arithmetic(facts: Facts, node: ast.BinOp) -> Obstacle | None:
+    for one, other in ((node.left, node.right), (node.right, node.left)):
+        if _is_number(other):
+            continue
+        if _is_beyond_half(one):
+            return _obstacle(facts, node, "half-overflow", "a number in a tensor expression that float16 cannot hold", "use a smaller number, or torch.finfo(x.dtype).min")
+        if isinstance(node.op, (ast.Add, ast.Sub)) and _is_vanishing(facts, one) and not _is_full(facts, other):
+            return _obstacle(facts, node, "tiny-epsilon", "a number that is zero in float16 is to keep a value from being zero", "use 1e-6 or more, or compute in .float()")
+    return None
+
+
+# Small questions -------------------------------------------------------------------------------------------------
+
+
+def _is_banned(facts: Facts, call: ast.Call) -> bool:
+    return last_name(call.func) in BANNED and (facts.calls.meaning(call) or "").startswith("torch.")
+
+
+def _bce(facts: Facts, call: ast.Call) -> Obstacle:
+    return _obstacle(facts, call, "bce-loss", "BCELoss of probabilities raises under autocast", "return logits and use BCEWithLogitsLoss, which is also exact for large values")
+
+
+def _means(facts: Facts, expression: ast.expr, names: tuple[str, ...]) -> bool:
+    meaning = facts.names.qualified(expression.func if isinstance(expression, ast.Call) else expression) or ""
+    return meaning in names or any(name.endswith(".") and meaning.startswith(name) for name in names)
+
+
+def _obstacle(facts: Facts, node: ast.AST, code: str, text: str, help: str) -> Obstacle:
+    line = getattr(node, "lineno", 0)
+    return Obstacle(code, f"{facts.path}:{line}: {text}", help)
+
+
+def _number(node: ast.expr) -> float | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        base, power = _number(node.left), _number(node.right)
+        return base**power if base is not None and power is not None and base > 0 and abs(power) < 100 else None
+    return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    return _number(node) is not None
+
+
+def _is_beyond_half(node: ast.expr) -> bool:
+    value = _number(node)
+    return value is not None and LARGEST_HALF < abs(value) < float("inf")
+
+
+def _is_vanishing(facts: Facts, node: ast.expr) -> bool:
+    """Whether an expression is a number above zero that float16 cannot hold, written out or under a name."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        values = (facts.values.of(node) if facts.hazards.vanishing else None) or ()
+        return any(isinstance(value.node, ast.expr) and not value.path and _is_vanishing(value.facts, value.node) for value in values if value.node is not node)
+    value = _number(node)
+    return value is not None and 0 < value < SMALLEST_HALF
+
+
+def _is_full(facts: Facts, node: ast.expr) -> bool:
+    """Whether an expression is float32 under autocast, whatever went into it."""
+    return isinstance(node, ast.Call) and treatment(last_name(node.func) or "") is Treatment.FULL
+
+
+def _is_float_type(facts: Facts, node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return node.value in _FLOAT_TYPES
+    return facts.names.qualified(node) in _FLOAT_TYPES
+
+
+def _writes_constant(call: ast.Call, name: str) -> bool:
+    """Whether an index write puts one number in place, which takes any dtype."""
+    if keyword(call, "value") is not None and keyword(call, "src") is None:
+        return True
+    source = argument(call, "src", 2) or argument(call, "source", 2)
+    return name.startswith("scatter") and source is not None and _is_number(source)
+
+
+def _is_basic_index(facts: Facts, index: ast.expr) -> bool:
+    """Whether an index is made of numbers, slices and words, for which a write converts the dtype by itself."""
+    if isinstance(index, (ast.Slice, ast.Constant, ast.JoinedStr)):
+        return True
+    if isinstance(index, ast.Tuple):
+        return all(_is_basic_index(facts, item) for item in index.elts)
+    if isinstance(index, ast.UnaryOp):
+        return _is_basic_index(facts, index.operand)
+    if isinstance(index, ast.BinOp):
+        return _is_basic_index(facts, index.left) and _is_basic_index(facts, index.right)
+    if isinstance(index, ast.Call):
+        return facts.calls.meaning(index) in ("builtins.len", "builtins.int", "builtins.str")
+    if isinstance(index, ast.Name):
+        bindings = facts.flow.reaching(index)
+        return bool(bindings) and all(
+            binding.how is Bound.LOOP or (binding.value is not None and not binding.path and binding.value is not index and _is_basic_index(facts, binding.value))
+            for binding in bindings
+        )
+    return False
+
+
+def _is_python_container(facts: Facts, node: ast.expr) -> bool:
+    values = facts.values.of(node)
+    return bool(values) and all(
+        isinstance(value.node, (ast.Dict, ast.List, ast.DictComp, ast.ListComp))
+        or (isinstance(value.node, ast.Call) and (value.facts.calls.meaning(value.node) or "").startswith(("builtins.", "collections.")))
+        for value in values or ()
+    )
+
+
+def _operand(call: ast.Call, torch: bool) -> ast.expr | None:
+    """What a function or a method works on."""
+    if torch:
+        return call.args[0] if call.args else None
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _is_sigmoid(facts: Facts, node: ast.expr | None, names: frozenset[str]) -> bool:
+    """Whether a value is the output of a sigmoid, a small number added or not."""
+    if isinstance(node, ast.BinOp):
+        return _is_sigmoid(facts, node.left, names) or _is_sigmoid(facts, node.right, names)
+    if isinstance(node, ast.Call):
+        return last_name(node.func) in ("sigmoid", "sigmoid_") or any(item.library == "torch.nn.Sigmoid" for item in facts.models.of(node.func) or ())
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _sigmoid_names(facts: Facts, code: ast.AST) -> frozenset[str]:
+    """The names that a piece of code gives to sigmoids."""
+    return frozenset(
+        target.id
+        for node in ast.walk(code)
+        if isinstance(node, ast.Assign) and _is_sigmoid(facts, node.value, frozenset())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    )
+
+
+def _is_unseen(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call goes to another package that is not known to take half precision."""
+    meaning = facts.calls.meaning(call)
+    if meaning is None or facts.names.definition(call.func) is not None or meaning.lstrip(".") == last_name(call.func):
+        return False
+    return meaning.partition(".")[0] not in _KNOWN
+
+
+def _is_unseen_layer(facts: Facts, call: ast.Call) -> bool:
+    return (last_name(call.func) or "")[:1].isupper() and _is_unseen(facts, call)
+

@@ -1,0 +1,93 @@
+"""Which device a training loop runs on, in the program's own words."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.devices import Transfer
+from torchfix.facts.tree import dotted
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+    from torchfix.facts.loops import Loop
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The device of a loop.
+
+    Args:
+        types: the device types that it may be, as in :class:`torchfix.facts.devices.Device`.
+        variable: the variable or attribute that holds it, None where the program writes ``.cuda()`` or a literal.
+        is_object: whether that variable surely holds a ``torch.device``.
+        flag: where copies to CUDA depend on a variable's truth, that variable.
+    """
+
+    types: frozenset[str]
+    variable: ast.expr | None = None
+    is_object: bool = False
+    flag: ast.expr | None = None
+
+    @property
+    def may_be_cuda(self) -> bool:
+        """Whether it can be a CUDA device."""
+        return bool(self.types & {"cuda", "?"})
+
+
+class Targets:
+    """Questions about the devices of one file's training loops."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def of(self, loop: Loop) -> Target | None:
+        """Where a loop runs: what its copies say, else those of the file, else those of the program; None without any."""
+        facts = self._facts
+        here = self._transfers(node for node in loop.nodes() if isinstance(node, ast.Call))
+        anywhere = self._transfers(facts.calls.methods("to", "cuda"))
+        for transfers in (here, anywhere):
+            found = [self._target(transfer) for transfer in transfers]
+            for target in found:
+                if target.may_be_cuda:
+                    return target
+            if found:
+                return found[0]
+        for other in facts.program.everywhere:
+            if other is not facts and any(item.device.may_be_cuda for item in other.targets._transfers(other.calls.methods("to", "cuda"))):
+                return Target(frozenset({"cuda", "cpu"}))
+        return None
+
+    def _transfers(self, calls: Iterable[ast.Call]) -> list[Transfer]:
+        found: Iterator[Transfer | None] = (self._facts.devices.transfer(call) for call in calls)
+        return [transfer for transfer in found if transfer is not None]
+
+    def _target(self, transfer: Transfer) -> Target:
+        device = transfer.device
+        if transfer.target is not None and dotted(transfer.target) is not None and device.is_object is not False:
+            return Target(device.types, transfer.target, device.is_object is True)
+        if transfer.target is not None and dotted(transfer.target) is not None and not _is_index(self._facts, transfer.target):
+            return Target(device.types, transfer.target)
+        return Target(device.types, flag=self._flag(transfer.call))
+
+    def _flag(self, call: ast.Call) -> ast.expr | None:
+        """The variable on whose truth a copy depends."""
+        tree = self._facts.tree
+        inner: ast.AST = call
+        for outer in tree.ancestors(call):
+            if isinstance(outer, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)):
+                return None
+            if isinstance(outer, (ast.If, ast.IfExp)) and dotted(outer.test) is not None:
+                body = outer.body if isinstance(outer.body, list) else [outer.body]
+                if inner in body:
+                    return outer.test
+            inner = outer
+        return None
+
+
+def _is_index(facts: Facts, node: ast.expr) -> bool:
+    """Whether a device is given by its number."""
+    values = facts.values.of(node) or ()
+    return any(isinstance(value.node, ast.Constant) and type(value.node.value) is int for value in values)

@@ -31,7 +31,11 @@ def lay(folder: Path, *names: str) -> None:
 def walked(*paths: str, exclude: tuple[str, ...] = (), force: bool = False) -> list[str]:
     """What a walk shows: the paths of found files, ``path!code`` for those that are known but not looked at."""
     entries = files.walk(paths, Patterns(os.getcwd(), exclude), force)
-    return [entry.path if isinstance(entry, Found) else f"{entry.path}!{entry.reason.code}" for entry in entries if isinstance(entry, Found) or entry.reason]
+    return [
+        entry.path if isinstance(entry, Found) else f"{entry.path}!{entry.reason.code}"
+        for entry in entries
+        if isinstance(entry, Found) or entry.reason
+    ]
 
 
 def test_a_folder_without_python(folder: Path) -> None:

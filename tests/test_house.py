@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ each_own_file = pytest.mark.parametrize("path", [*DRIVER, *RULES], ids=[name_of(
 each_rule_file = pytest.mark.parametrize("path", RULES, ids=[name_of(path) for path in RULES])
 
 
-@lru_cache(maxsize=None)
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
@@ -85,7 +85,9 @@ def test_the_driver_knows_no_rule_by_name(path: Path) -> None:
 def test_rules_import_only_the_language(path: Path) -> None:
     """A rule speaks through transforms, edits and facts, and the standard library; never through another rule."""
     language = re.compile(r"torchfix\.(transform|edits|facts(\..+)?)")
-    foreign = [name for name, _ in imports(tree_of(path)) if not language.fullmatch(name) and name.split(".")[0] not in sys.stdlib_module_names]
+    foreign = [
+        name for name, _ in imports(tree_of(path)) if not language.fullmatch(name) and name.split(".")[0] not in sys.stdlib_module_names
+    ]
     assert foreign == []
 
 
@@ -121,7 +123,10 @@ def test_only_the_report_and_the_command_line_print(path: Path) -> None:
     streams = [
         node.lineno
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Attribute) and node.attr in ("stdout", "stderr") and isinstance(node.value, ast.Name) and node.value.id == "sys"
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("stdout", "stderr")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "sys"
     ]
     assert printed + streams == []
 
@@ -170,7 +175,9 @@ def test_the_version_is_told_before_anything_is_loaded() -> None:
 def bare_modules() -> list[str]:
     """What Python itself has loaded at its start."""
     code = "import sys; print(sorted(sys.modules))"
-    return list(ast.literal_eval(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout))
+    return list(
+        ast.literal_eval(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout)
+    )
 
 
 def test_a_run_that_changes_nothing_loads_no_rewriter(tmp_path: Path) -> None:

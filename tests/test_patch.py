@@ -19,7 +19,9 @@ def applied_by(command: list[str], folder: Path, patch: bytes) -> None:
     subprocess.run(command, cwd=folder, input=patch, capture_output=True, timeout=SECONDS, check=True)
 
 
-PROGRAMS = pytest.mark.parametrize("command", [["git", "apply", "-"], ["patch", "-p1", "--no-backup-if-mismatch", "--binary"]], ids=["git", "patch"])
+PROGRAMS = pytest.mark.parametrize(
+    "command", [["git", "apply", "-"], ["patch", "-p1", "--no-backup-if-mismatch", "--binary"]], ids=["git", "patch"]
+)
 
 
 def test_equal_texts_make_no_patch() -> None:
@@ -101,7 +103,10 @@ def test_the_patch_is_taken_below_the_root_of_a_git_work_tree(tmp_path: Path) ->
     assert (below / "train.py").read_bytes() == b"2\n"
 
 
-@given(st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n"]), max_size=12), st.lists(st.sampled_from([b"a\n", b"b\n", b"\n", b"x\n"]), max_size=12))
+@given(
+    st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n"]), max_size=12),
+    st.lists(st.sampled_from([b"a\n", b"b\n", b"\n", b"x\n"]), max_size=12),
+)
 def test_changes_turn_one_text_into_the_other(old: list[bytes], new: list[bytes]) -> None:
     """Replacing the changed stretches of the old lines by those of the new ones gives the new text, and nothing else changed."""
     built: list[bytes] = []

@@ -13,7 +13,9 @@ FIXED = Note(
     "loader-workers", "data", 47, 14, 48, 62, "batches are loaded in the training process", "fixed", "behavior",
     effects=("process", "rng"), because="the loader feeds a training loop", notes=("start it under a main guard",),
 )  # fmt: skip
-HELD = Note("amp-loop", "precision", 3, 0, 3, 9, "trains in float32", "held", "exact", reason=Reason("closure", "the step takes a closure", "none"))
+HELD = Note(
+    "amp-loop", "precision", 3, 0, 3, 9, "trains in float32", "held", "exact", reason=Reason("closure", "the step takes a closure", "none")
+)
 
 
 def parsed(*results: Result) -> dict[str, Any]:

@@ -19,7 +19,18 @@ FIXED = Note(
     "loader-workers", "data", 47, 14, 48, 62, "batches are loaded in the training process", "fixed", "behavior",
     effects=("process",), notes=("start it under a main guard",),
 )  # fmt: skip
-HELD = Note("amp-loop", "precision", 3, 0, 3, 9, "trains in float32", "held", "exact", reason=Reason("closure", "the step takes a closure", "see F11"))
+HELD = Note(
+    "amp-loop",
+    "precision",
+    3,
+    0,
+    3,
+    9,
+    "trains in float32",
+    "held",
+    "exact",
+    reason=Reason("closure", "the step takes a closure", "see F11"),
+)
 RISKY = Note("amp-loop", "precision", 9, 0, 9, 9, "trains in float32", "held", "numeric", reason=Reason("risk", "its risk is numeric"))
 QUIET = Note("zero-grad", "memory", 5, 4, 5, 9, "gradients are zeroed", "suppressed", "exact")
 
@@ -157,7 +168,10 @@ def test_the_way_back() -> None:
 
 def test_failures_are_always_told_and_skips_unless_quiet() -> None:
     """A failed file is named with its reason in every run."""
-    results = [Result("a.py", Outcome.FAILED, reason=Reason("syntax", "line 3: no", "mend it")), Result("b.py", Outcome.SKIPPED, reason=Reason("x", "why"))]
+    results = [
+        Result("a.py", Outcome.FAILED, reason=Reason("syntax", "line 3: no", "mend it")),
+        Result("b.py", Outcome.SKIPPED, reason=Reason("x", "why")),
+    ]
 
     assert list(summary.failures(results, PLAIN, quiet=False)) == ["a.py: failed: line 3: no (mend it)", "b.py: skipped: why"]
     assert list(summary.failures(results, PLAIN, quiet=True)) == ["a.py: failed: line 3: no (mend it)"]

@@ -62,9 +62,7 @@ def find_nothing(facts: Facts, options: object) -> Iterator[Finding]:
 
 
 def _toy(name: str, default: Default, literal: bytes, since: str = "1.0") -> Transform:
-    return Transform.from_module(
-        name, __doc__, group="toys", literals=(literal,), find=find, since=since, options=Options, default=default
-    )
+    return Transform.from_module(name, __doc__, group="toys", literals=(literal,), find=find, since=since, options=Options, default=default)
 
 
 EXPLICIT = _toy("toy_size", Default.ON, b"Toy")

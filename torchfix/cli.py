@@ -60,14 +60,18 @@ def _words(known: Sequence[str]) -> str:
 
 @_fix_app.command(epilog=_EPILOG)
 def _fix(
-    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATHS]...", help="Files, folders, or - for standard input.  [default: .]", show_default=False)] = None,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATHS]...", help="Files, folders, or - for standard input.  [default: .]", show_default=False),
+    ] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Print the change as one unified diff, write nothing.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Write the change.")] = False,
     select: Annotated[list[str] | None, typer.Option(metavar="RULE,...", help="Rules or groups to run; also turns on what is off.")] = None,
     ignore: Annotated[list[str] | None, typer.Option(metavar="RULE,...", help="Rules or groups not to run.")] = None,
     risk: Annotated[str | None, typer.Option(metavar=_words(RISKS), help="Highest risk that may be changed.  [default: behavior]")] = None,
     torch: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Oldest torch the code must run on.  [default: the project's declared lower bound]")
+        str | None,
+        typer.Option(metavar="VERSION", help="Oldest torch the code must run on.  [default: the project's declared lower bound]"),
     ] = None,
     num_workers: Annotated[str | None, typer.Option(metavar="EXPR", help="Expression for the number of loader workers.")] = None,
     format: Annotated[str | None, typer.Option(metavar=_words(FORMATS), help="How Black is used.  [default: auto]")] = None,
@@ -76,7 +80,8 @@ def _fix(
     statistics: Annotated[bool | None, typer.Option("--statistics", help="Count findings by rule.")] = None,
     quiet: Annotated[bool | None, typer.Option("--quiet", "-q", help="No summary.")] = None,
     verbose: Annotated[
-        bool | None, typer.Option("--verbose", "-v", help="Also suppressed findings, unused suppressions, clean files; with --diff the findings.")
+        bool | None,
+        typer.Option("--verbose", "-v", help="Also suppressed findings, unused suppressions, clean files; with --diff the findings."),
     ] = None,
     color: Annotated[str | None, typer.Option(metavar=_words(COLORS), help="When to use colours.  [default: auto]")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", metavar="N", help="Processes.  [default: one a core, where it pays]")] = None,
@@ -127,13 +132,14 @@ def _fix(
 @_rules_app.command()
 def _rules(
     name: Annotated[str | None, typer.Argument(help="The rule to explain.", show_default=False)] = None,
-    output_format: Annotated[str, typer.Option(metavar="text|json", help="What is printed.")] = "text",
-    color: Annotated[str, typer.Option(metavar=_words(COLORS), help="When to use colours.")] = "auto",
+    output_format: Annotated[str | None, typer.Option(metavar="text|json", help="What is printed.  [default: text]")] = None,
+    color: Annotated[str | None, typer.Option(metavar=_words(COLORS), help="When to use colours.  [default: auto]")] = None,
 ) -> None:
     """List the rules, or explain one: why, before and after, safety, reference."""
     chosen = registry.discover() if name is None else (registry.find(name),)
-    paint = Paint(color, sys.stdout)
-    if output_format == "json":
+    settings = load({"output_format": output_format, "color": color}, ".", isolated=True)
+    paint = Paint(settings.color, sys.stdout)
+    if settings.output_format == "json":
         put_out(about_rules.document(chosen))
     elif name is None:
         put_out(encoded(about_rules.listing(chosen, paint)))

@@ -404,7 +404,9 @@ def check_output(path: str) -> None:
     """
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
-        raise UsageError(f"{shown(path)} cannot be written: {'a folder has this name' if os.path.isdir(path) else 'its folder does not exist'}")
+        raise UsageError(
+            f"{shown(path)} cannot be written: {'a folder has this name' if os.path.isdir(path) else 'its folder does not exist'}"
+        )
 
 
 def write_whole(path: str, data: bytes) -> None:
@@ -437,7 +439,9 @@ def save_undo(patch: bytes) -> str:
                 file.write(patch)
                 _flush(file)
             return path
-    raise UsageError("the patch that would undo the run can be saved neither in the state folder nor in the temporary one; nothing was written")
+    raise UsageError(
+        "the patch that would undo the run can be saved neither in the state folder nor in the temporary one; nothing was written"
+    )
 
 
 def _numbered(stem: str, suffix: str) -> Iterator[str]:

@@ -13,5 +13,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """``; nearest: a, b`` for the known words that look most like a mistyped one, or the empty string."""
     from difflib import get_close_matches  # needed only where something is wrong
 
-    found = get_close_matches(word, list(known), n=3, cutoff=0.5)
+    found = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f"; nearest: {', '.join(found)}" if found else ""

@@ -23,7 +23,9 @@ def listing(transforms: Sequence[Transform], paint: Paint) -> str:
         lines.append(paint("bold", group))
         for transform in members:
             summary = " ".join(transform.summary.split())
-            lines.append(f"  {paint('cyan', transform.name)}{'':{width - len(transform.name)}}  {_DEFAULTS[transform.default]:6}  {summary}".rstrip())
+            lines.append(
+                f"  {paint('cyan', transform.name)}{'':{width - len(transform.name)}}  {_DEFAULTS[transform.default]:6}  {summary}".rstrip()
+            )
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -1,0 +1,223 @@
+"""Many files: projects, gates, processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from torchfix import files
+from torchfix import run as running
+from torchfix.engine import EngineSettings
+from torchfix.facts.project import Project
+from torchfix.result import Outcome, Reason, Result
+from torchfix.run import Mode, run
+from torchfix.settings import Settings
+from torchfix.style import Style
+from torchfix.survey import Survey
+from torchfix.transform import Risk, Selected
+from torchfix.usage import UsageError
+
+pytestmark = pytest.mark.usefixtures("toy_rules")
+
+TOY = "Toy(name)\n"
+
+
+def lay(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+
+
+def context(folder: Path, name: str = "a.py", settings: Settings | None = None) -> tuple[Project, tuple[Selected, ...], EngineSettings]:
+    job = Survey(settings or Settings()).job(files.Found(name, str(folder / name)))
+    return job.context.project, job.selected, job.context.settings
+
+
+def test_a_file_without_a_rules_words_is_not_read_closely(folder: Path) -> None:
+    """What surely holds nothing for any rule is clean, even if it would not parse."""
+    lay(folder, a="print 'Python 2'\n")
+
+    (result,) = run(["."], Mode.LIST, Settings()).results
+
+    assert result.outcome is Outcome.CLEAN
+
+
+def test_one_bad_file_does_not_stop_the_others(folder: Path) -> None:
+    """Results come in path order, the failed one with its reason."""
+    lay(folder, a=TOY, b="Toy(\n", c=TOY)
+
+    results = run(["."], Mode.LIST, Settings()).results
+
+    assert [(result.path, result.outcome) for result in results] == [
+        ("a.py", Outcome.CHANGED),
+        ("b.py", Outcome.FAILED),
+        ("c.py", Outcome.CHANGED),
+    ]
+    assert results[1].reason is not None
+    assert results[1].reason.code == "syntax"
+
+
+def test_an_unreadable_file_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be read has its reason, and the others are done."""
+    lay(folder, a=TOY, b=TOY)
+    read = files.read
+
+    def refusing(path: str) -> bytes:
+        if path.endswith("a.py"):
+            raise files.FileError(Reason("unreadable", "cannot be read: Permission denied"))
+        return read(path)
+
+    monkeypatch.setattr(files, "read", refusing)
+
+    results = run(["."], Mode.LIST, Settings()).results
+
+    assert [result.outcome for result in results] == [Outcome.FAILED, Outcome.CHANGED]
+
+
+def test_listing_and_diff_write_nothing_and_apply_writes_the_same(folder: Path) -> None:
+    """All three modes speak of one change."""
+    lay(folder, a=TOY)
+
+    listed, shown = (run(["."], mode, Settings()).results for mode in (Mode.LIST, Mode.DIFF))
+    assert (folder / "a.py").read_text() == TOY
+    applied = run(["."], Mode.APPLY, Settings()).results
+
+    assert listed == shown == applied
+    assert (folder / "a.py").read_bytes() == applied[0].after == b"Toy(name, size=2)\n"
+
+
+def test_several_processes_give_what_one_gives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of processes changes nothing but the time; results stay in path order."""
+    texts = {f"f{number:02}": TOY * (number + 1) + ("Toy(" if number % 7 == 3 else "") for number in range(30)}
+    lay(folder, **texts)
+
+    alone = run(["."], Mode.LIST, Settings(jobs=1))
+    monkeypatch.setattr(running, "_POOL_BYTES", 0)
+    together = run(["."], Mode.LIST, Settings(jobs=3))
+
+    assert alone == together
+
+
+def kill_oneself(jobs: Sequence[running.Job]) -> list[Result]:
+    """Die of the file that kills, and of no other."""
+    if any(job.path == "killer.py" for job in jobs):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [Result(job.path, Outcome.CLEAN) for job in jobs]
+
+
+def test_a_file_that_kills_its_process_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a process dies, each of its files is tried again apart, and the deadly one is named."""
+    lay(folder, a=TOY, b=TOY, killer=TOY, z=TOY)
+    monkeypatch.setattr(running, "_POOL_BYTES", 0)
+    monkeypatch.setattr(running, "_fix_some", kill_oneself)
+
+    results = run(["."], Mode.LIST, Settings(jobs=2)).results
+
+    assert [(result.path, result.outcome.value) for result in results] == [
+        ("a.py", "clean"),
+        ("b.py", "clean"),
+        ("killer.py", "failed"),
+        ("z.py", "clean"),
+    ]
+    assert results[2].reason is not None
+    assert results[2].reason.code == "killed"
+
+
+def test_a_small_run_starts_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the size where processes pay there are none, however many are allowed."""
+    lay(folder, a=TOY, b=TOY)
+    monkeypatch.setattr(running, "ProcessPoolExecutor", None)
+
+    assert len(run(["."], Mode.LIST, Settings(jobs=8)).results) == 2
+
+
+def test_a_project_declares_its_torch(folder: Path) -> None:
+    """The lower bound of the project holds for its files; the option holds over it; without both it is unknown."""
+    assert context(folder)[0].torch is None
+    (folder / "requirements.txt").write_text("torch>=1.10\n")
+
+    assert context(folder)[0].torch == (1, 10)
+    assert context(folder, settings=Settings(torch=(2, 1)))[0].torch == (2, 1)
+
+
+def test_rules_that_write_newer_code_are_left_out(folder: Path) -> None:
+    """A rule that writes what the oldest torch lacks does not run, and the run says so."""
+    lay(folder, a=TOY)
+
+    assert run(["a.py"], Mode.LIST, Settings(torch=(2, 9))).left_out == frozenset()
+    assert run(["a.py"], Mode.LIST, Settings(torch=(2, 8))).left_out == frozenset({("future-toy", "2.9")})
+
+
+def test_each_project_has_its_own_view(folder: Path) -> None:
+    """Files of one project share its reader and its file list; another project has others."""
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        (folder / name / "requirements.txt").write_text("torch==2.1\n" if name == "one" else "")
+        (folder / name / "train.py").write_text(TOY)
+
+    survey = Survey(Settings())
+    one, two = (survey.job(files.Found(f"{name}/train.py", str(folder / name / "train.py"))) for name in ("one", "two"))
+
+    assert one.context.project.root == str(folder / "one")
+    assert tuple(one.context.project.paths) == ("train.py",)
+    assert one.context.project.read("../two/train.py") is None
+    assert survey.torch == {(2, 1), None}
+    assert two.context is not one.context
+
+
+def test_rules_ignored_for_some_files(folder: Path) -> None:
+    """``per-file-ignores`` names rules or groups by pattern, counted from the configuration file."""
+    settings = Settings(per_file_ignores={"tests/**": ("toys",)}, origin=str(folder / "torchfix.toml"))
+
+    assert "toy-size" in [choice.transform.name for choice in context(folder, "a.py", settings)[1]]
+    assert "toy-size" not in [choice.transform.name for choice in context(folder, "tests/a.py", settings)[1]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(per_file_ignores={"a": ("toy-sise",)}, origin="torchfix.toml"),
+        Settings(rules={"toy-sise": {}}),
+        Settings(select=("toy-sise",)),
+        Settings(ignore=("toy-sise",)),
+    ],
+)
+def test_an_unknown_rule_is_refused_wherever_it_stands(folder: Path, settings: Settings) -> None:
+    """A mistyped rule in a selection, in ignores or as a table is an error before any file is read."""
+    with pytest.raises(UsageError, match="toy-sise; nearest: toy-size"):
+        run(["."], Mode.LIST, settings)
+
+
+def test_black_speaks_through_the_targets_own_table(folder: Path) -> None:
+    """The style is that of the nearest ``pyproject.toml`` with a Black table, up to the root of the work tree."""
+    assert context(folder)[2] == EngineSettings(Risk.BEHAVIOR, "auto", Style())
+    (folder / "src").mkdir()
+    (folder / ".git").mkdir()
+    (folder / "pyproject.toml").write_text("[tool.black]\nline-length = 110\n")
+    (folder / "src" / "pyproject.toml").write_text("[project]\nname = 'no black'\n")
+
+    assert context(folder, "src/a.py")[2].style == Style(line_length=110, configured=True)
+
+
+def test_black_of_another_work_tree_is_not_heard(folder: Path) -> None:
+    """A table above the root of the work tree is somebody else's."""
+    (folder / "pyproject.toml").write_text("[tool.black]\nline-length = 110\n")
+    (folder / "repository" / ".git").mkdir(parents=True)
+
+    assert context(folder, "repository/a.py")[2].style == Style()
+
+
+def test_the_engine_gets_what_was_asked_for(folder: Path) -> None:
+    """Risk and format reach the engine as they were given."""
+    engine_settings = context(folder, settings=Settings(risk=Risk.EXACT, format="off"))[2]
+
+    assert (engine_settings.risk, engine_settings.format) == (Risk.EXACT, "off")
+
+
+def test_the_options_of_a_rule_that_does_not_run_are_checked(folder: Path) -> None:
+    """A broken table is an error whether or not its rule is selected."""
+    with pytest.raises(UsageError, match="expected a whole number"):
+        run(["."], Mode.LIST, Settings(ignore=("toys",), rules={"toy-size": {"most": "many"}}))

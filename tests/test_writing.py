@@ -1,0 +1,158 @@
+"""Writing what was changed, and the way back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchfix import files
+from torchfix.result import Note, Outcome, Reason, Result
+from torchfix.usage import UsageError
+from torchfix.writing import write_all
+
+NOTE = Note("toy-size", "toys", 1, 0, 1, 3, "the toy is built twice", "fixed", "exact")
+
+
+def changed(folder: Path, name: str) -> Result:
+    """A file on the disk, and the result that would change it."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"old\n")
+    return Result(name, Outcome.CHANGED, b"old\n", b"new\n", (NOTE,))
+
+
+def real(folder: Path, *results: Result) -> dict[str, str]:
+    return {result.path: str(folder / result.path) for result in results}
+
+
+def test_nothing_changed_writes_nothing(folder: Path) -> None:
+    """Without a change neither git is asked nor a patch saved."""
+    result = Result("a.py", Outcome.CLEAN, b"", b"")
+
+    written = write_all([result], {"a.py": "/nowhere/a.py"}, allow_dirty=False)
+
+    assert written.results == (result,)
+    assert written.undo is None
+
+
+def test_outside_git_a_patch_takes_everything_back(folder: Path) -> None:
+    """The saved patch, applied where it says, gives the old texts again."""
+    results = [changed(folder, "a.py"), changed(folder, "sub dir/b.py")]
+
+    written = write_all(results, real(folder, *results), allow_dirty=False)
+
+    assert (folder / "a.py").read_bytes() == (folder / "sub dir" / "b.py").read_bytes() == b"new\n"
+    assert written.undo is not None
+    assert written.undo.folder == str(folder)
+    with open(written.undo.patch, "rb") as patch:
+        subprocess.run(["patch", "-p1"], stdin=patch, cwd=written.undo.folder, timeout=60, check=True, capture_output=True)
+    assert (folder / "a.py").read_bytes() == (folder / "sub dir" / "b.py").read_bytes() == b"old\n"
+
+
+def test_the_patch_of_files_elsewhere_names_their_common_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files outside the working folder are taken back from the folder that holds both."""
+    result = changed(folder, "other/a.py")
+    (folder / "here").mkdir()
+    monkeypatch.chdir(folder / "here")
+
+    undo = write_all([result], real(folder, result), allow_dirty=False).undo
+
+    assert undo is not None
+    assert undo.folder == str(folder)
+    assert b"--- a/other/a.py\n" in Path(undo.patch).read_bytes()
+
+
+def test_committed_files_need_no_patch(folder: Path, git: Callable[..., str]) -> None:
+    """What git holds it can give back."""
+    result = changed(folder, "a.py")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+
+    written = write_all([result], real(folder, result), allow_dirty=False)
+
+    assert (folder / "a.py").read_bytes() == b"new\n"
+    assert written.undo is None
+
+
+def test_uncommitted_files_stop_everything(folder: Path, git: Callable[..., str]) -> None:
+    """One file with uncommitted changes keeps all from being written, and is named."""
+    first, second = changed(folder, "a.py"), changed(folder, "b.py")
+    git("init", "-q")
+    git("add", "a.py")
+    git("commit", "-q", "-m", "first")
+
+    with pytest.raises(UsageError, match=r"nothing was written, .*commit them or add --allow-dirty:\n  b.py$"):
+        write_all([first, second], real(folder, first, second), allow_dirty=False)
+
+    assert (folder / "a.py").read_bytes() == b"old\n"
+
+
+def test_uncommitted_files_that_were_allowed_get_a_patch(folder: Path, git: Callable[..., str]) -> None:
+    """``--allow-dirty`` writes, and what git could not give back can be had from a patch."""
+    first, second = changed(folder, "a.py"), changed(folder, "b.py")
+    git("init", "-q")
+    git("add", "a.py")
+    git("commit", "-q", "-m", "first")
+
+    undo = write_all([first, second], real(folder, first, second), allow_dirty=True).undo
+
+    assert undo is not None
+    assert b"b/b.py" in Path(undo.patch).read_bytes()
+    assert b"b/a.py" not in Path(undo.patch).read_bytes()
+
+
+def test_a_git_that_does_not_answer_stops_everything_unless_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody knows what is committed, nothing is written; with ``--allow-dirty`` all of it goes into the patch."""
+    result = changed(folder, "a.py")
+    (folder / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    with pytest.raises(UsageError, match="git is not installed.*; nothing was written; --allow-dirty writes without asking git"):
+        write_all([result], real(folder, result), allow_dirty=False)
+    assert (folder / "a.py").read_bytes() == b"old\n"
+
+    assert write_all([result], real(folder, result), allow_dirty=True).undo is not None
+    assert (folder / "a.py").read_bytes() == b"new\n"
+
+
+def test_a_file_that_cannot_be_written_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are written, its findings are held for that reason, and the patch speaks only of what was written."""
+    results = [changed(folder, "a.py"), changed(folder, "b.py"), changed(folder, "c.py")]
+    replace = os.replace
+
+    def failing(source: str, target: str) -> None:
+        if target.endswith("b.py"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+
+    written = write_all(results, real(folder, *results), allow_dirty=False)
+
+    reason = Reason("unwritable", "cannot be written: No space left on device", "free some space and run again")
+    assert [result.outcome for result in written.results] == [Outcome.CHANGED, Outcome.FAILED, Outcome.CHANGED]
+    assert written.results[1].reason == reason
+    assert [(note.outcome, note.reason) for note in written.results[1].notes] == [("held", reason)]
+    assert sorted(path.name for path in folder.iterdir()) == ["a.py", "b.py", "c.py"]
+    assert written.undo is not None
+    assert b"b.py" not in Path(written.undo.patch).read_bytes()
+
+
+def test_a_patch_that_cannot_be_saved_keeps_everything_unwritten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No way back, no way forward."""
+    result = changed(folder, "a.py")
+
+    def failing(patch: bytes) -> str:
+        raise UsageError("the patch cannot be saved")
+
+    monkeypatch.setattr(files, "save_undo", failing)
+
+    with pytest.raises(UsageError, match="cannot be saved"):
+        write_all([result], real(folder, result), allow_dirty=False)
+    assert (folder / "a.py").read_bytes() == b"old\n"

@@ -29,7 +29,8 @@ Replacement = tuple[Any, str, Any]
 class CudaIsFake:
     """Within this context ``cuda`` is the pretend device. Not nestable, one at a time in a process.
 
-    ``capability`` is the compute capability to claim: (8, 0) has bfloat16, (7, 0) has not.
+    ``capability`` is the compute capability to claim: (8, 0) has bfloat16, (7, 0) has not. Entering raises RuntimeError inside
+    another such context and on a CUDA build of PyTorch.
     """
 
     def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
@@ -44,6 +45,8 @@ class CudaIsFake:
     def __enter__(self) -> Self:
         if GPU.active:
             raise RuntimeError("the fake GPU is already active")
+        if torch.backends.cuda.is_built():
+            raise RuntimeError("the fake GPU needs a CPU build of PyTorch; this one has CUDA kernels of its own")
         _register_once()
         GPU.reset(self.capability)
         for owner, name, value in _replacements():

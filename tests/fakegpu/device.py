@@ -101,3 +101,14 @@ def is_gpu(device: object) -> bool:
 def inside(device: object) -> object:
     """``device`` as C++ needs it: the slot for CUDA, anything else unchanged."""
     return INSIDE if is_gpu(device) else device
+
+
+def on_gpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Mark a host storage as one of the device."""
+    storage.on_fake_gpu = True  # type: ignore[attr-defined]
+    return storage
+
+
+def is_on_gpu(storage: object) -> bool:
+    """Whether a storage was marked as one of the device."""
+    return getattr(storage, "on_fake_gpu", False)

@@ -11,22 +11,11 @@ from typing import Any
 
 import torch
 
-from tests.fakegpu.device import GPU, OUTSIDE, is_gpu
+from tests.fakegpu.device import GPU, OUTSIDE, is_gpu, is_on_gpu, on_gpu
 from tests.fakegpu.tensor import FakeGpuTensor
 
 _BEFORE_THE_CPU = 5
 """Priority among PyTorch's location handlers; its own for the CPU, which would claim our storages, has 10."""
-
-
-def on_gpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """Mark a host storage as one of the device."""
-    storage.on_fake_gpu = True  # type: ignore[attr-defined]
-    return storage
-
-
-def is_on_gpu(storage: Any) -> bool:
-    """Whether a storage was marked as one of the device."""
-    return getattr(storage, "on_fake_gpu", False)
 
 
 def upload(storage: torch.UntypedStorage, device: object = None, non_blocking: bool = False) -> torch.UntypedStorage:

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 from typing_extensions import Self
 
-from tests.fakegpu.device import GPU, INSIDE, OUTSIDE, is_gpu, unlike_the_host
+from tests.fakegpu.device import GPU, INSIDE, OUTSIDE, is_gpu, on_gpu, unlike_the_host
 
 aten = torch.ops.aten
 
@@ -148,8 +148,6 @@ class FakeGpuTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as a CUDA tensor: by its storage, which ``storage.py`` labels ``cuda:0`` in the file."""
-        from tests.fakegpu.storage import on_gpu
-
         if getattr(self, "_is_param", False):
             return torch._utils._rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
         storage = torch.TypedStorage(wrap_storage=on_gpu(self.raw.untyped_storage()), dtype=self.dtype, _internal=True)

@@ -74,7 +74,7 @@ def _run(command: list[str], timeout: float, cwd: Path, **variables: str) -> str
 
 
 def _stop(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a process group, politely first: torchrun's ranks live in sessions of their own and only torchrun knows them."""
+    """End a process group, politely first: torchrun's ranks live in process groups of their own, which only torchrun knows."""
     os.killpg(process.pid, signal.SIGTERM)
     try:
         return process.communicate(timeout=_SECONDS_TO_STOP)

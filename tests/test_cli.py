@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import SECONDS, Ended
 from torchfix import files
+from torchfix.result import Reason
 from torchfix.version import VERSION
 
 Command = Callable[..., Ended]
@@ -371,7 +372,7 @@ def test_an_output_file_that_fails_late_is_a_failure(torchfix: Command, train: P
     """A report that cannot be written after all is code 3, for the files may have been."""
 
     def full(path: str, data: bytes) -> None:
-        raise files.FileError(files.Reason("unwritable", "cannot be written: No space left on device"))
+        raise files.FileError(Reason("unwritable", "cannot be written: No space left on device"))
 
     monkeypatch.setattr(files, "write_whole", full)
 

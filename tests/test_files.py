@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,11 +32,7 @@ def lay(folder: Path, *names: str) -> None:
 def walked(*paths: str, exclude: tuple[str, ...] = (), force: bool = False) -> list[str]:
     """What a walk shows: the paths of found files, ``path!code`` for those that are known but not looked at."""
     entries = files.walk(paths, Patterns(os.getcwd(), exclude), force)
-    return [
-        entry.path if isinstance(entry, Found) else f"{entry.path}!{entry.reason.code}"
-        for entry in entries
-        if isinstance(entry, Found) or entry.reason
-    ]
+    return [entry.path if isinstance(entry, Found) else f"{entry.path}!{entry.reason and entry.reason.code}" for entry in entries]
 
 
 def test_a_folder_without_python(folder: Path) -> None:
@@ -379,7 +376,7 @@ def test_an_undo_patch_goes_to_the_temporary_folder_where_there_is_no_other(fold
     """Without a state folder that can be written the temporary one holds the patch."""
     (folder / "state").write_text("a file in the way")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder))
 
     assert Path(files.save_undo(b"one")).parent == folder
 
@@ -388,7 +385,7 @@ def test_an_undo_patch_that_cannot_be_kept_stops_the_run(folder: Path, monkeypat
     """Where no folder takes the patch nothing may be written."""
     (folder / "state").write_text("a file in the way")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(folder / "state"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder / "state"))
 
     with pytest.raises(UsageError, match="nothing was written"):
         files.save_undo(b"one")

@@ -63,7 +63,8 @@ def at_import(tree: ast.Module) -> ast.Module:
         def visit_If(self, node: ast.If) -> ast.AST | None:
             return None if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" else self.generic_visit(node)
 
-    return ast.fix_missing_locations(Outer().visit(ast.parse(ast.unparse(tree))))
+    outer: ast.Module = Outer().visit(ast.parse(ast.unparse(tree)))
+    return outer
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -205,8 +206,9 @@ def test_public_names_are_explained(path: Path) -> None:
     """Every module, and every class and function that others may use, has a docstring."""
     tree = tree_of(path)
     silent = [] if ast.get_docstring(tree) else ["the module"]
-    for owner in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))):
-        for node in owner.body:
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    for body in (tree.body, *(node.body for node in classes)):
+        for node in body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_") and not ast.get_docstring(node):
                 silent.append(node.name)
     if path in RULES:

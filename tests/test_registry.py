@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_an_unknown_name_like_no_other_points_to_the_list() -> None:
 
 def test_our_own_rules_are_found_by_walking_their_package() -> None:
     """Every module of the package offers one transform, and its name is the module's."""
-    package = Path(registry.importlib.import_module(registry.PACKAGE).__path__[0])
+    package = Path(importlib.import_module(registry.PACKAGE).__path__[0])
     modules = sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__")
 
     found = sorted(transform.name.replace("-", "_") for transform in registry.discover())

@@ -17,7 +17,7 @@ from torchfix.result import Outcome, Reason, Result
 from torchfix.run import Mode, run
 from torchfix.settings import Settings
 from torchfix.style import Style
-from torchfix.survey import Survey
+from torchfix.survey import Job, Survey
 from torchfix.transform import Risk, Selected
 from torchfix.usage import UsageError
 
@@ -101,7 +101,7 @@ def test_several_processes_give_what_one_gives(folder: Path, monkeypatch: pytest
     assert alone == together
 
 
-def kill_oneself(jobs: Sequence[running.Job]) -> list[Result]:
+def kill_oneself(jobs: Sequence[Job]) -> list[Result]:
     """Die of the file that kills, and of no other."""
     if any(job.path == "killer.py" for job in jobs):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -221,3 +221,12 @@ def test_the_options_of_a_rule_that_does_not_run_are_checked(folder: Path) -> No
     """A broken table is an error whether or not its rule is selected."""
     with pytest.raises(UsageError, match="expected a whole number"):
         run(["."], Mode.LIST, Settings(ignore=("toys",), rules={"toy-size": {"most": "many"}}))
+
+
+def test_a_broken_table_of_black_is_refused(folder: Path) -> None:
+    """A target whose ``pyproject.toml`` Black could not read either is an error that names the file."""
+    lay(folder, a=TOY)
+    (folder / "pyproject.toml").write_text("[tool.black\n")
+
+    with pytest.raises(UsageError, match="pyproject.toml: not valid TOML"):
+        run(["."], Mode.LIST, Settings())

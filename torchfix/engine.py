@@ -160,7 +160,7 @@ class _Work:
         """The transforms that may find something in these bytes."""
         if not self.settings.gates:
             return list(self.selected)
-        return [chosen for chosen in self.selected if any(literal in data for literal in chosen.transform.literals)]
+        return [chosen for chosen in self.selected if chosen.concerns(data)]
 
     def _grouped(self, findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
         """Findings with their rules' groups."""

@@ -63,9 +63,8 @@ class Survey:
         self._left_out: set[tuple[str, str]] = set()
 
     def concerns(self, data: bytes) -> bool:
-        """Whether a file may hold anything for some rule of the run; only what surely holds nothing is denied."""
-        transforms = [choice.transform for choice in self._selected]
-        return any(not transform.literals or any(word in data for word in transform.literals) for transform in transforms)
+        """Whether a file may hold anything for some rule of the run."""
+        return any(choice.concerns(data) for choice in self._selected)
 
     def job(self, found: Found) -> Job:
         """What the engine needs for one file."""

@@ -200,3 +200,7 @@ class Selected:
 
     transform: Transform
     options: Any = field(default_factory=NoOptions)
+
+    def concerns(self, data: bytes) -> bool:
+        """Whether a file with these bytes may hold anything for it; only what surely holds nothing is denied."""
+        return any(literal in data for literal in self.transform.literals)

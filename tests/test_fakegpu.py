@@ -19,6 +19,7 @@ from tests.fakegpu import CudaIsFake
 from tests.running import ScriptFailed, run_on_cpu, run_on_fake_gpu, run_two_processes
 
 pytest_plugins = "tests.fakegpu.fixture"
+pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="the pretend CUDA device needs a CPU build of torch")
 
 
 # --- outside the context, and after it ---

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 NO_GRAD = ("torch.no_grad", "torch.inference_mode")
+GRADIENT_SWITCHES = (*NO_GRAD, "torch.enable_grad")
 AUTOCAST = ("torch.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
 
 # Packages that run the training loop, or scale and step in the user's place.

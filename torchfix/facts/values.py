@@ -213,12 +213,12 @@ class Values:
         if stepped is not None:
             return self._follow(stepped[0], stepped[1], seen, depth + 1)
         definition = self._facts.names.definition(call.func)
-        if definition is not None and isinstance(definition.node, FUNCTIONS) and not definition.node.decorator_list:
+        if definition is not None and isinstance(definition.node, FUNCTIONS) and not definition.facts.is_decorated(definition.node):
             returned = returns(definition.node)
             if returned:
                 return definition.facts.values._all([(value, path) for value in returned], seen, depth)
         method = self._facts.own_method(call)
-        if method is not None and not method.decorator_list and returns(method):
+        if method is not None and not self._facts.is_decorated(method) and returns(method):
             return self._all([(value, path) for value in returns(method)], seen, depth)
         return [Value(self._facts, call, path)]
 
@@ -256,11 +256,17 @@ def passed(call: ast.Call, function: Function, parameter: ast.arg, bound: bool =
             return None
         if index < len(call.args):
             return call.args[index]
-        missing = len(positional) - len(arguments.defaults)
-        place = positional.index(parameter) - missing
+    return default_of(function, parameter)
+
+
+def default_of(function: Function, parameter: ast.arg) -> ast.expr | None:
+    """The default of a function's parameter."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    if parameter in positional:
+        place = positional.index(parameter) - (len(positional) - len(arguments.defaults))
         return arguments.defaults[place] if place >= 0 else None
-    place = arguments.kwonlyargs.index(parameter)
-    return arguments.kw_defaults[place]
+    return arguments.kw_defaults[arguments.kwonlyargs.index(parameter)] if parameter in arguments.kwonlyargs else None
 
 
 def is_default(given: ast.expr, function: Function) -> bool:

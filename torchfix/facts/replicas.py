@@ -1,0 +1,143 @@
+"""Replication over GPUs: every ``nn.DataParallel`` of a file and the expressions that hold its result."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.models import SELF_RETURNING, WRAPPERS
+from torchfix.facts.tree import FUNCTIONS
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+DATA_PARALLEL = "torch.nn.DataParallel"
+_POSITIONS = ("module", "device_ids", "output_device", "dim")
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """One call of ``nn.DataParallel``."""
+
+    facts: Facts
+    call: ast.Call
+
+    def __hash__(self) -> int:
+        return hash(id(self.call))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Wrap) and self.call is other.call
+
+    def argument(self, name: str) -> ast.expr | None:
+        """The value of one of its parameters; None where it is absent or the literal None."""
+        found = argument(self.call, name, _POSITIONS.index(name))
+        return None if is_constant(found, None) else found
+
+    @property
+    def hides_arguments(self) -> bool:
+        """Whether arguments are behind ``*`` or ``**``."""
+        return has_stars(self.call)
+
+    @property
+    def module(self) -> ast.expr | None:
+        """The network that is replicated."""
+        return self.argument("module")
+
+    @cached_property
+    def placing(self) -> tuple[ast.Call, ...]:
+        """The calls chained behind it that return the network again (``.cuda()``, ``.to(device)``), innermost first."""
+        found: list[ast.Call] = []
+        current: ast.AST = self.call
+        while True:
+            attribute = self.facts.tree.parent(current)
+            outer = self.facts.tree.parent(attribute) if attribute is not None else None
+            if not (isinstance(attribute, ast.Attribute) and attribute.attr in SELF_RETURNING):
+                return tuple(found)
+            if not isinstance(outer, ast.Call) or outer.func is not attribute:
+                return tuple(found)
+            found.append(outer)
+            current = outer
+
+    @property
+    def whole(self) -> ast.Call:
+        """The call with everything chained behind it."""
+        return self.placing[-1] if self.placing else self.call
+
+    @property
+    def assignment(self) -> ast.Assign | None:
+        """The statement that does nothing but give the result one name or attribute."""
+        statement = self.facts.tree.statement(self.call)
+        if isinstance(statement, ast.Assign) and statement.value is self.whole and len(statement.targets) == 1:
+            return statement if isinstance(statement.targets[0], (ast.Name, ast.Attribute)) else None
+        return None
+
+    @property
+    def condition(self) -> ast.If | None:
+        """The nearest ``if`` of its function in one of whose branches it stands."""
+        for outer in self.facts.tree.ancestors(self.call):
+            if isinstance(outer, FUNCTIONS):
+                return None
+            if isinstance(outer, ast.If):
+                return outer
+        return None
+
+
+class Replicas:
+    """Questions about replicated networks in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._asked: dict[int, tuple[Wrap, ...] | None] = {}
+
+    @cached_property
+    def wraps(self) -> tuple[Wrap, ...]:
+        """Every ``nn.DataParallel(...)`` of the file, in text order."""
+        return tuple(Wrap(self._facts, call) for call in self._facts.calls.to(DATA_PARALLEL))
+
+    def held_by(self, expression: ast.expr) -> tuple[Wrap, ...] | None:
+        """The wraps that an expression may hold: none where it surely holds none, None where it is not known."""
+        key = id(expression)
+        if key not in self._asked:
+            self._asked[key] = ()  # ``net = net.to(device)``: the circle adds nothing new
+            self._asked[key] = self._held(expression)
+        return self._asked[key]
+
+    def _held(self, expression: ast.expr) -> tuple[Wrap, ...] | None:
+        values = self._facts.values.of(expression)
+        if values is None:
+            return None
+        found: list[Wrap] = []
+        for value in values:
+            node, facts = value.node, value.facts
+            if not isinstance(node, ast.Call) or value.path:
+                continue
+            meaning = facts.calls.meaning(node)
+            source = receiver(node)
+            inner: tuple[Wrap, ...] | None = ()
+            if meaning == DATA_PARALLEL:
+                inner = (Wrap(facts, node),)
+            elif meaning in WRAPPERS and node.args:
+                inner = facts.replicas.held_by(node.args[0])
+            elif source is not None and isinstance(node.func, ast.Attribute) and node.func.attr in SELF_RETURNING:
+                inner = facts.replicas.held_by(source)
+            if inner is None:
+                return None
+            found += inner
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def forwards(self) -> tuple[ast.Call, ...]:
+        """The calls that run a replicated network, in text order."""
+        calls = (call for calls in self._facts.tree.calls.values() for call in calls if not self._facts.models.is_loss(call.func))
+        found = [call for call in calls if isinstance(call.func, (ast.Name, ast.Attribute)) and self.held_by(call.func)]
+        return tuple(sorted(found, key=lambda call: (call.lineno, call.col_offset)))
+
+    def uses(self, attribute: str) -> Iterator[ast.Attribute]:
+        """The reads of an attribute (``module``, ``state_dict``) of what may be a replicated network, or may be anything."""
+        for use in self._facts.tree.attributes.get(attribute, ()):
+            if isinstance(use.ctx, ast.Load) and self.held_by(use.value) != ():
+                yield use

@@ -151,7 +151,7 @@ class _Writer:
         new = trees.expression(draft.text)
         if isinstance(outer, ast.expr):
             (start, end), (low, high) = self._source.span(outer), self._source.span(node)
-            wanted: ast.expr = trees.replaced(outer, {node: new})
+            wanted = trees.in_context(trees.replaced(outer, {node: new}), ast.Load())
             text = f"({self._source.text[start:low]}{draft.text}{self._source.text[high:end]})"
         else:  # whatever can be the body of a lambda can stand in every place that a statement has for an expression
             wanted = trees.filled(trees.expression("lambda: _"), {"_": new})
@@ -447,6 +447,11 @@ class _SetArgument:
         while end and args[end - 1].star == "**":
             end -= 1
         new = cst.Arg(_node(self.value), cst.Name(self.name), equal=_equal_sign(args))
+        if not args and isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+            opening = call.whitespace_before_args
+            deeper = cst.SimpleWhitespace(opening.last_line.value + "    ")
+            new = new.with_changes(whitespace_after_arg=_bare(opening))
+            return call.with_changes(args=[new], whitespace_before_args=opening.with_changes(last_line=deeper))
         joined = _appended(args[:end], new, call.whitespace_before_args, "whitespace_after_arg", followed=end < len(args))
         return call.with_changes(args=[*joined, *args[end:]])
 

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix import trees
@@ -59,11 +60,40 @@ def formatted(author: SourceFile, draft: Draft, style: Style, policy: str) -> st
     """
     if policy == "off" or draft.text == author.text:
         return draft.text
-    if policy == "file" or (policy == "auto" and _is_clean(author, draft, style)):
+    change = _Change(author, draft)
+    if policy == "file" or (policy == "auto" and _is_clean(change, style)):
         text = _whole(draft.text, author.newline, _mode(style, style.line_length or _WIDTH)) or draft.text
     else:
-        text = _statements(author, draft, style)
+        text = _statements(change, style)
     return text if _means_the_same(author, draft.text, text) else draft.text
+
+
+class _Change:
+    """A file before and after, and which of its statements we wrote."""
+
+    def __init__(self, author: SourceFile, draft: Draft) -> None:
+        self.draft = draft
+        self.old = Layout(author)
+        self.new = Layout(replace(author, text=draft.text))
+
+    @cached_property
+    def written(self) -> list[ast.stmt]:
+        """The new statements that we wrote something of, in text order; of a compound one its header counts."""
+        new, draft = self.new, self.draft
+        within = [node for node in new.statements if draft.written(*new.source.span(node))]
+        return [node for node in within if draft.written(*new.header(node)) and _has_lines(new, node)]
+
+    def before(self, statement: ast.stmt) -> ast.stmt | None:
+        """The old statement that a new one was made from; None where all of it is new."""
+        start, end = self.draft.origin(*self.new.header(statement))
+        line = self.old.source.position(start)[0]
+        if start < end:
+            for node in reversed(self.old.statements):
+                if node.lineno <= line <= (node.end_lineno or line):
+                    low, high = self.old.header(node)
+                    if low <= start and end <= high:
+                        return node
+        return None
 
 
 def _means_the_same(author: SourceFile, text: str, other: str) -> bool:
@@ -101,40 +131,37 @@ def _whole(text: str, newline: str, mode: Mode) -> str | None:
     if set(_LINE_END.findall(text)) - {newline}:
         return None
     found = _black(text.replace(newline, "\n"), mode)
-    if found is None or not text.endswith(newline):
-        found = found and found.removesuffix("\n")
-    return found and found.replace("\n", newline)
+    if found is None:
+        return None
+    return (found if text.endswith(newline) else found.removesuffix("\n")).replace("\n", newline)
 
 
-def _is_clean(author: SourceFile, draft: Draft, style: Style) -> bool:
+def _is_clean(change: _Change, style: Style) -> bool:
     """Whether the file was in Black's format before.
 
     The statements that were changed are asked first, since Black takes long for a whole file.
     """
-    mode = _mode(style, style.line_length or _WIDTH)
-    old, new = Layout(author), Layout(replace(author, text=draft.text))
-    for statement in _written(new, draft):
-        own = _statement_of(old, draft.origin(*new.header(statement)))
-        if own is not None and not _is_formatted(old, own, mode):
-            return False
+    author, mode = change.old.source, _mode(style, style.line_length or _WIDTH)
+    touched = [own for statement in change.written if (own := change.before(statement))]
+    if not all(_is_formatted(change.old, own, mode) for own in touched):
+        return False
     return _whole(author.text, author.newline, mode) == author.text
 
 
-def _statements(author: SourceFile, draft: Draft, style: Style) -> str:
+def _statements(change: _Change, style: Style) -> str:
     """The text with every statement formatted that we wrote and that is not laid out by hand."""
-    if author.indent != _STEP:
-        return draft.text
-    mode = _mode(style, _width(author, style), keep_quotes=True)
-    old, new = Layout(author), Layout(replace(author, text=draft.text))
+    old, new, text = change.old, change.new, change.draft.text
+    if old.source.indent != _STEP:
+        return text
+    mode = _mode(style, _width(old.source, style), keep_quotes=True)
     off = set(_off_lines(new.source))
-    text = draft.text
-    for statement in reversed(_written(new, draft)):
-        if new.first_line(statement) in off:
-            continue
+    for statement in reversed(change.written):
         start, end = _lines(new, statement)
-        own = _statement_of(old, draft.origin(*new.header(statement)))
+        if statement.lineno in off or _LEFT_ALONE.search(text, start, end):
+            continue
+        own = change.before(statement)
         by_hand = own is not None and _is_long(old, own) and _is_long(new, statement) and not _is_formatted(old, own, mode)
-        if not by_hand and not _LEFT_ALONE.search(text, start, end):
+        if not by_hand:
             text = text[:start] + (_in_format(new, statement, mode) or text[start:end]) + text[end:]
     return text
 
@@ -144,12 +171,6 @@ def _width(author: SourceFile, style: Style) -> int:
         return style.line_length or _WIDTH
     longest = max((len(line.rstrip()) for line in author.lines if not line.lstrip().startswith("#")), default=0)
     return min(max(longest, _WIDTH), _WIDEST)
-
-
-def _written(layout: Layout, draft: Draft) -> list[ast.stmt]:
-    """The statements of the new text that we wrote something of, in text order; of a compound one its header counts."""
-    within = (node for node in layout.statements if draft.written(*layout.source.span(node)))
-    return [node for node in within if draft.written(*layout.header(node)) and _has_lines(layout, node)]
 
 
 def _has_lines(layout: Layout, statement: ast.stmt) -> bool:
@@ -172,19 +193,6 @@ def _is_long(layout: Layout, statement: ast.stmt) -> bool:
     """Whether a statement's own text goes over several lines."""
     start, end = _lines(layout, statement)
     return _LINE_END.search(layout.source.text, start, end) is not None
-
-
-def _statement_of(layout: Layout, span: tuple[int, int]) -> ast.stmt | None:
-    """The statement whose own text holds a span; None for an empty span, which stands for new text."""
-    start, end = span
-    line = layout.source.position(start)[0]
-    if start < end:
-        for node in reversed(layout.statements):
-            if node.lineno <= line <= (node.end_lineno or line):
-                low, high = layout.header(node)
-                if low <= start and end <= high:
-                    return node
-    return None
 
 
 def _is_formatted(layout: Layout, statement: ast.stmt, mode: Mode) -> bool:

@@ -84,16 +84,16 @@ def with_fields(node: N, changes: Mapping[str, object]) -> N:
 def filled(template: N, parts: Mapping[str, ast.expr]) -> N:
     """A copy of a tree in which every name that ``parts`` holds is the expression given there, as the place reads or writes it."""
     names = [node for node in ast.walk(template) if isinstance(node, ast.Name) and node.id in parts]
-    return replaced(template, {name: _in_context(parts[name.id], name.ctx) for name in names})
+    return replaced(template, {name: in_context(parts[name.id], name.ctx) for name in names})
 
 
-def _in_context(node: ast.expr, context: ast.expr_context) -> ast.expr:
+def in_context(node: ast.expr, context: ast.expr_context) -> ast.expr:
     """An expression as it stands where it is read, assigned or deleted."""
     if not hasattr(node, "ctx") or type(node.ctx) is type(context):
         return node
     changes: dict[str, object] = {"ctx": context}
     if isinstance(node, (ast.Tuple, ast.List)):
-        changes["elts"] = [_in_context(item, context) for item in node.elts]
+        changes["elts"] = [in_context(item, context) for item in node.elts]
     elif isinstance(node, ast.Starred):
-        changes["value"] = _in_context(node.value, context)
+        changes["value"] = in_context(node.value, context)
     return with_fields(node, changes)

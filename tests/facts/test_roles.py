@@ -118,11 +118,21 @@ def test_batch_is_known_before_and_after_its_transfer() -> None:
         pytest.param("d = make()\nuse(d)", None, id="unknown"),
         pytest.param("def f(device):\n    use(device)", None, id="the name proves nothing"),
         pytest.param("def f(d):\n    torch.zeros(1, device=d)\n    use(d)", {"?"}, id="used as a device"),
+        pytest.param("def f(d: torch.device | None):\n    use(d)", {"?"}, id="annotated"),
+        pytest.param("def f(d='cuda'):\n    use(d)", {"?"}, id="default"),
+        pytest.param("def f(d=1):\n    use(d)", None, id="default that is a number"),
+        pytest.param("def f(d):\n    nn.Linear(1, 1).to(d)\n    use(d)", {"?"}, id="where a network goes"),
+        pytest.param("def f(dtype):\n    nn.Linear(1, 1).to(dtype)\n    d = dtype\n    use(d)", None, id="what a network is cast to"),
+        pytest.param("d = int(r)\nuse(d)", {"cuda"}, id="index"),
+        pytest.param(
+            "d = torch.accelerator.current_accelerator()\nuse(d)", {"cuda", "mps", "xpu", "mtia", "privateuseone"}, id="accelerator"
+        ),
+        pytest.param("a = p.parse_args()\na.device = 'cpu'\nd = a.device\nuse(d)", {"cpu"}, id="option that the program sets"),
     ],
 )
 def test_device_expressions(text: str, expected: set[str] | None) -> None:
     """A device is one by how it was made or used."""
-    facts = facts_of("import torch\n" + text)
+    facts = facts_of("import torch\nfrom torch import nn\n" + text)
     device = facts.devices.of(node(facts, "device" if "(device)" in text else "d", -1))
     assert (set(device.types) if device else None) == expected
 

@@ -120,8 +120,10 @@ class Creations:
                 yield Creation(factory, name, steps, move, first)
 
     def legacy_on_device(self) -> Iterator[Creation]:
-        """Every ``torch.cuda.FloatTensor(...)`` and the like, with the methods that fill it, in text order."""
+        """Every ``torch.cuda.FloatTensor(...)`` whose argument is understood, with the method that fills it, in text order."""
         for call in self._facts.calls.to(*(f"torch.cuda.{name}" for name in LEGACY if name != "Tensor")):
+            if self.given(call) is None:
+                continue
             above = self._facts.tree.parent(call)
             filling = self._facts.tree.parent(above) if isinstance(above, ast.Attribute) and above.attr in _FILLING else None
             steps = (filling,) if isinstance(filling, ast.Call) else ()
@@ -214,6 +216,9 @@ class Creations:
             return None
         if len(call.args) > 1 or isinstance(call.args[0], ast.Starred) or self._facts.kinds.is_integer(call.args[0]):
             return Given.SIZES
+        directly = self._given_by(call.args[0])
+        if directly is not None:
+            return directly
         values = self._facts.values.of(call.args[0])
         judged = {value.facts.creations._given_by(value.node) if not value.path else None for value in values or ()}
         return judged.pop() if len(judged) == 1 else None
@@ -232,7 +237,6 @@ class Creations:
             if last_name(node.func) == "size" and not node.args and not node.keywords:
                 return Given.SIZES
         return None
-
 
     def _is_array(self, call: ast.Call, meaning: str) -> bool:
         """Whether a call makes a numpy array that has a dimension: ``np.array(3)`` has none and counts as a size."""

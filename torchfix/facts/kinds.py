@@ -20,11 +20,9 @@ DTYPES = frozenset(
     complex64 complex128 cfloat cdouble""".split()
 )
 
-# Attributes that tensors have and that, among what torch programs pass around, little else has.
-_TENSOR_ATTRIBUTES = frozenset(
-    """size dim shape ndim unsqueeze squeeze view reshape permute transpose new_zeros new_ones new_full numel is_cuda dtype
-    detach item requires_grad expand repeat""".split()
-)
+# Methods that of what torch programs pass around only tensors have, and those that numpy's arrays have too.
+_ONLY_OF_TENSORS = frozenset("size dim unsqueeze permute new_zeros new_ones new_full numel detach expand masked_fill softmax".split())
+_OF_ARRAYS_TOO = frozenset("shape ndim dtype view reshape squeeze transpose item repeat".split())
 _PARAMETER_ATTRIBUTES = ("weight", "bias", "data", "grad")
 _TENSOR_METHODS = frozenset(
     """abs add all any argmax argmin bool clamp clone contiguous cpu cuda cumsum detach double exp expand flatten float half int log
@@ -33,6 +31,8 @@ _TENSOR_METHODS = frozenset(
 )
 # torch functions whose result is no tensor.
 _NO_TENSOR = frozenset("device dtype Size Generator Storage is_tensor numel load save compile jit manual_seed get_rng_state".split())
+# Layers of torch.nn that return tuples.
+_OF_TUPLES = ("torch.nn.RNN", "torch.nn.LSTM", "torch.nn.GRU", "torch.nn.LSTMCell", "torch.nn.MultiheadAttention")
 _ORDINAL_CALLS = ("builtins.int", "builtins.len", "torch.distributed.get_rank", "torch.cuda.current_device", "torch.cuda.device_count")
 
 
@@ -59,8 +59,10 @@ class Kinds:
     def _used_as_tensor(self, name: ast.Name) -> bool:
         for use in self._facts.names.uses(name):
             parent = self._facts.tree.parent(use)
-            if isinstance(parent, ast.Attribute) and parent.attr in _TENSOR_ATTRIBUTES:
-                return True
+            if isinstance(parent, ast.Attribute):
+                called = self._facts.tree.parent(parent)
+                if parent.attr == "is_cuda" or (parent.attr in _ONLY_OF_TENSORS and isinstance(called, ast.Call) and called.func is parent):
+                    return True
         return False
 
     def _made_as_tensor(self, name: ast.Name) -> bool:
@@ -78,14 +80,21 @@ class Kinds:
             parts = meaning.split(".")
             return (len(parts) == 2 and parts[1] not in _NO_TENSOR) or meaning.startswith("torch.nn.functional.")
         source = receiver(call)
-        return source is not None and last_name(call.func) in _TENSOR_METHODS and self.is_tensor(source)
+        if source is not None and last_name(call.func) in _TENSOR_METHODS:
+            return self.is_tensor(source)
+        layers = facts.models.of(call.func) or ()
+        return bool(layers) and all((layer.library or "").startswith("torch.nn.") and layer.library not in _OF_TUPLES for layer in layers)
 
     def has_device(self, expression: ast.expr) -> bool:
         """Whether the ``.device`` of an expression is a device: of a tensor, or of a LightningModule's ``self``."""
         if isinstance(expression, ast.Name) and self._facts.is_self(expression):
             owner = self._facts.tree.method_class(expression)
             return owner is not None and is_lightning_class(Definition(self._facts, owner))
-        return self.is_tensor(expression)
+        return self.is_tensor(expression) or (isinstance(expression, ast.Name) and self._used_as_array(expression))
+
+    def _used_as_array(self, name: ast.Name) -> bool:
+        parents = (self._facts.tree.parent(use) for use in self._facts.names.uses(name))
+        return any(isinstance(parent, ast.Attribute) and parent.attr in _OF_ARRAYS_TOO for parent in parents)
 
     # Dtypes ---------------------------------------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ class Writes:
         if isinstance(parent, ast.AugAssign) and parent.target is node:
             return True
         while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
-            if not isinstance(parent.ctx, ast.Load):
-                return isinstance(parent, ast.Subscript)
             above = tree.parent(parent)
+            if not isinstance(parent.ctx, ast.Load):
+                return isinstance(parent, ast.Subscript) or isinstance(above, ast.AugAssign)
             node = parent
             if isinstance(parent, ast.Attribute) and isinstance(above, ast.Call) and above.func is parent:
                 if _is_in_place(parent.attr):
@@ -48,8 +48,6 @@ class Writes:
                 if parent.attr in _VIEWS:
                     node, above = above, tree.parent(above)
             parent = above
-            if isinstance(parent, ast.AugAssign) and parent.target is node:
-                return True
         return isinstance(parent, ast.keyword) and parent.arg == "out"
 
     def is_only_read(self, expression: ast.expr) -> bool:
@@ -72,8 +70,8 @@ class Writes:
                 return parent.attr in ("shape", "dtype", "device", "ndim")
             return not _is_in_place(parent.attr) and (parent.attr not in _VIEWS or self._is_only_read(call, seen))
         if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
-            uses = [use for use in self._facts.names.uses(parent.targets[0]) if isinstance(use.ctx, ast.Load)]
-            return all(self._is_only_read(use, seen) for use in uses)
+            uses = list(self._facts.names.uses(parent.targets[0]))
+            return not any(map(self.is_write, uses)) and all(self._is_only_read(use, seen) for use in uses if isinstance(use.ctx, ast.Load))
         if isinstance(parent, (ast.Tuple, ast.List)):
             return self._is_only_read(parent, seen)
         return isinstance(parent, ast.Call) and node in parent.args and (self._facts.calls.meaning(parent) or "").startswith("torch.")

@@ -15,8 +15,8 @@ from torchfix.facts.instances import Instance, Origin, origins_of
 from torchfix.facts.loaders import DATA_LOADER, Loader
 from torchfix.facts.models import derives
 from torchfix.facts.samples import Reader, elements_of, instances_of, objects_of
-from torchfix.facts.tree import FUNCTIONS, Function
 from torchfix.facts.traits import Mark, Trait
+from torchfix.facts.tree import FUNCTIONS, Function
 from torchfix.facts.values import returns
 
 if TYPE_CHECKING:
@@ -268,10 +268,10 @@ class _Behind:
             self._dataset_from(facts, value, within)
 
     def _memory(self, facts: Facts, expression: ast.expr, within: Instance | None) -> None:
-        """Data that is handed on as it is: on a device it must not be, and where that cannot be told it is out of sight."""
+        """Data that is handed on as it is, where it matters on which device it lies."""
         origins = origins_of(facts, expression, within)
         if origins is None:
-            self._unseen(facts, expression)
+            self._reader.note(Trait.UNSEEN_DATA, facts, expression)
         for origin in origins or ():
             self._data(origin)
 

@@ -239,6 +239,27 @@ class Names(Scopes):
             return self.definition(binding.value)
         return None
 
+    def is_visible(self, name: str, at: ast.AST) -> bool:
+        """Whether new code at a node may read a name: a variable in sight there, or a builtin that nothing has rebound."""
+        bound = self.lookup(name, at) is not None
+        if hasattr(builtins, name):
+            return not bound and self._unbound(ast.Name(name)) == f"builtins.{name}"
+        return bound
+
+    def has_module(self, name: str, at: ast.AST) -> bool:
+        """Whether a name surely is the module of that name at a node: imported in a block around it, before it."""
+        found = self.lookup(name, at)
+        if found is None or any(binding.how is not Bound.IMPORT or binding.origin != name for binding in found[1]):
+            return False
+        imports = [binding.node for binding in found[1]]
+        inner: ast.stmt | None = self._tree.statement(at)
+        while inner is not None:
+            _, block, index = self._tree.place(inner)
+            if any(node in block[:index] for node in imports):
+                return True
+            inner = self._tree.nearest(inner, ast.stmt)
+        return False
+
     def locals_of(self, name: str) -> set[str]:
         """The names under which something imported may be known here: its own, and what ``as`` made of it."""
         return {name} | {alias.asname for node in self._tree.imports for alias in node.names if alias.asname and alias.name == name}

@@ -80,7 +80,7 @@ class Program:
         """Whether a node stands under ``if __name__ == "__main__":``."""
         inner = node
         for outer in self._facts.tree.ancestors(node):
-            if isinstance(outer, ast.If) and _is_guard(outer.test) and inner in outer.body:
+            if isinstance(outer, ast.If) and is_main_guard(outer.test) and inner in outer.body:
                 return True
             inner = outer
         return False
@@ -89,6 +89,12 @@ class Program:
     def _unguarded(self) -> frozenset[Function]:
         """The functions that may run while this file is imported."""
         return self._reached(node for facts in self.files for statement in facts.tree.module.body for node in _evaluated(statement))
+
+    @cached_property
+    def guarded(self) -> frozenset[Function]:
+        """The functions that the main guard of this file may run, directly or through others."""
+        guards = [item for item in self._facts.tree.module.body if isinstance(item, ast.If) and is_main_guard(item.test)]
+        return self._reached(node for guard in guards for statement in guard.body for node in _evaluated(statement))
 
     def _reached(self, nodes: Iterable[ast.AST]) -> frozenset[Function]:
         """The functions of :attr:`files` that some nodes may run, directly or through others."""
@@ -124,7 +130,12 @@ class Program:
     @cached_property
     def runs_process_per_device(self) -> bool:
         """Whether one of the programs runs a process for each device."""
-        return any(facts.regions.is_distributed() or "Horovod" in facts.regions.frameworks() for facts in self.everywhere)
+        return any(
+            facts.regions.is_distributed()
+            or "Horovod" in facts.regions.frameworks()
+            or next(facts.calls.to("torch.distributed.rpc.init_rpc"), None) is not None
+            for facts in self.everywhere
+        )
 
     @cached_property
     def frameworks(self) -> tuple[str, ...]:
@@ -149,10 +160,13 @@ class Program:
                 found.append(str(given.value) if isinstance(given, ast.Constant) else "?")
         return frozenset(found)
 
-    def starts_processes(self) -> bool:
-        """Whether one of the programs starts processes of its own."""
+    def starts_processes(self, beside: ast.AST) -> bool:
+        """Whether the function that holds a node of this file, or the module's own code, starts processes."""
+        function = self._facts.tree.function(beside)
         return any(
-            _starts_process(facts, call) for facts in self.everywhere for name in _STARTERS for call in facts.tree.calls.get(name, ())
+            _starts_process(self._facts, call) and self._facts.tree.function(call) is function
+            for name in _STARTERS
+            for call in self._facts.tree.calls.get(name, ())
         )
 
     def is_daemonic(self, node: ast.AST) -> bool:
@@ -166,7 +180,7 @@ class Program:
         return self._reached(node for facts in self.files for target in _daemon_targets(facts) for node in ast.walk(target))
 
 
-_STARTERS = ("Process", "Pool", "ProcessPoolExecutor", "spawn", "fork")
+_STARTERS = ("Process", "Pool", "ProcessPoolExecutor", "fork")
 
 
 def _starts_process(facts: Facts, call: ast.Call) -> bool:
@@ -197,9 +211,10 @@ def _closure(facts: Facts, step: Callable[[Facts], Iterable[Facts]]) -> tuple[Fa
     return tuple(found)
 
 
-def _is_guard(test: ast.expr) -> bool:
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether a condition is that of ``if __name__ == "__main__":``."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return any(_is_guard(item) for item in test.values)
+        return any(is_main_guard(item) for item in test.values)
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
         return False
     sides = (test.left, test.comparators[0])
@@ -215,7 +230,7 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
         children: Iterable[ast.AST] = [*node.decorator_list, *node.args.defaults, *(item for item in node.args.kw_defaults if item)]
     elif isinstance(node, ast.ClassDef):
         children = [*node.decorator_list, *node.body]
-    elif isinstance(node, ast.If) and _is_guard(node.test):
+    elif isinstance(node, ast.If) and is_main_guard(node.test):
         children = node.orelse
     else:
         children = ast.iter_child_nodes(node)

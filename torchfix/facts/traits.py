@@ -26,6 +26,7 @@ class Trait(enum.Enum):
     """What code does; the value says it in words."""
 
     UNSEEN = "is out of sight"
+    UNSEEN_DATA = "hands on data whose making is out of sight"
     ITERABLE = "is iterated as a whole, so that every worker gives all of it"
     DEVICE = "may use an accelerator"
     HANDLE = "keeps an open file or connection"

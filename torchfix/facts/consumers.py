@@ -1,0 +1,146 @@
+"""Who takes a loader's batches, in all files of its programs: loops, fresh iterators, and copies to devices."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import receiver
+from torchfix.facts.devices import Device, Transfer
+from torchfix.facts.instances import Origin
+from torchfix.facts.loaders import Loader
+from torchfix.facts.samples import instances_of
+from torchfix.facts.traits import CHANGING_METHODS, outlives_sample
+from torchfix.facts.tree import COMPREHENSIONS, LOOPS, LoopNode, last_name, walk_here
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+# Methods that give the tensor itself where it has the dtype already.
+_CASTS = ("float", "long", "double", "half", "int", "bfloat16")
+# What can be read of a loader without iterating it.
+_READ = ("dataset", "batch_size", "sampler", "batch_sampler", "num_workers", "drop_last", "collate_fn")
+
+
+class Consumers:
+    """Questions about who takes the batches of one loader."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._files = loader.facts.program.everywhere
+
+    def loops(self) -> Iterator[tuple[Facts, LoopNode]]:
+        """The loops that surely take their batches from the loader, each with the facts of its file."""
+        for facts in self._files:
+            for node, loaders in facts.loaders.by_loop.items():
+                if self._loader in loaders:
+                    yield facts, node
+
+    def moves(self) -> Iterator[tuple[Facts, Transfer]]:
+        """The copies of batches, or of parts of them, to devices."""
+        for facts in self._files:
+            for call in facts.calls.methods("to", "cuda", "type"):
+                transfer = _by_type(facts, call) if last_name(call.func) == "type" else facts.devices.transfer(call)
+                if transfer is not None and self._loader in (facts.loaders.batch_source(_itself(facts, transfer.source)) or ()):
+                    yield facts, transfer
+
+    def fresh_iterators(self) -> Iterator[tuple[Facts, ast.Call]]:
+        """The ``next(iter(loader))`` calls that a loop or function repeats, each of which starts the loader anew."""
+        for facts in self._files:
+            for call in facts.tree.calls.get("next", ()):
+                inner = call.args[0] if call.args else None
+                if not isinstance(inner, ast.Call) or last_name(inner.func) != "iter" or not inner.args:
+                    continue
+                repeated = facts.tree.function(call) is not None or facts.tree.nearest(call, (*LOOPS, *COMPREHENSIONS)) is not None
+                if repeated and self._loader in (facts.loaders.of(inner.args[0]) or ()):
+                    yield facts, call
+
+    def dataset_changes(self) -> Iterator[tuple[Facts, ast.expr]]:
+        """The places in loops over the loader that change its dataset: an attribute of it, or by a method that does."""
+        made = {value.node for value in self._loader.dataset_values() or () if not value.path}
+        for facts, loop in self.loops():
+            for node in (item for statement in loop.body for item in walk_here(statement)):
+                if isinstance(node, ast.Attribute) and self._is_dataset(facts, node.value, made):
+                    if isinstance(node.ctx, ast.Store) or self._changes_itself(node.attr):
+                        yield facts, node
+
+    def _is_dataset(self, facts: Facts, expression: ast.expr, made: set[ast.AST]) -> bool:
+        if isinstance(expression, ast.Attribute) and expression.attr == "dataset":
+            return self._loader in (facts.loaders.of(expression.value) or ())
+        return any(value.node in made for value in facts.values.of(expression) or ())
+
+    def _changes_itself(self, name: str) -> bool:
+        """Whether the dataset has a method of that name that changes what the object keeps."""
+        for value in self._loader.dataset_values() or ():
+            for instance in instances_of(Origin(value.facts, value.node)) if isinstance(value.node, ast.Call) else ():
+                method = instance.method(name)
+                if method is not None and any(_changes_kept(method[0], node) for node in ast.walk(method[1])):
+                    return True
+        return False
+
+    def start_unguarded(self) -> bool:
+        """Whether some program may iterate the loader while its main script is imported, outside the main guard."""
+        facts, call = self._loader.facts, self._loader.call
+        if not facts.program.runs_unguarded(call):
+            return False
+        variable = _variable(facts, call)
+        if variable is None:
+            return True
+        name = last_name(variable)
+        for other in self._files:
+            for use in (*other.tree.names.get(name or "", ()), *other.tree.attributes.get(name or "", ())):
+                if isinstance(use.ctx, ast.Load) and not _only_reads(other, use) and other.program.runs_unguarded(use):
+                    return True
+        return False
+
+
+def _changes_kept(facts: Facts, node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return outlives_sample(facts, node)
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return outlives_sample(facts, node.value)
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in CHANGING_METHODS and outlives_sample(facts, called.value)
+
+
+def _variable(facts: Facts, call: ast.Call) -> ast.Name | ast.Attribute | None:
+    """The variable or attribute that a call's value is assigned to as it is."""
+    statement = facts.tree.parent(call)
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], (ast.Name, ast.Attribute)):
+        return statement.targets[0]
+    return None
+
+
+def _only_reads(facts: Facts, use: ast.expr) -> bool:
+    """Whether a use of a loader asks for its length or settings only."""
+    parent = facts.tree.parent(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _READ
+    return isinstance(parent, ast.Call) and facts.calls.meaning(parent) == "builtins.len"
+
+
+def _itself(facts: Facts, source: ast.expr) -> ast.expr:
+    """The expression behind ``Variable(...)`` and casts that leave a tensor as it is."""
+    while isinstance(source, ast.Call):
+        inner = receiver(source)
+        if facts.calls.meaning(source) == "torch.autograd.Variable" and source.args:
+            source = source.args[0]
+        elif inner is not None and last_name(source.func) in _CASTS:
+            source = inner
+        else:
+            break
+    return source
+
+
+def _by_type(facts: Facts, call: ast.Call) -> Transfer | None:
+    """A copy by ``x.type(torch.cuda.FloatTensor)``, the type often chosen once for the whole script."""
+    source = receiver(call)
+    values = facts.values.of(call.args[0]) if len(call.args) == 1 else None
+    if source is None or not values:
+        return None
+    meanings = [value.facts.names.qualified(value.node) or "" for value in values if isinstance(value.node, ast.Attribute)]
+    if len(meanings) != len(values) or not all(meaning.startswith("torch.") and meaning.endswith("Tensor") for meaning in meanings):
+        return None
+    types = frozenset("cuda" if meaning.startswith("torch.cuda.") else "cpu" for meaning in meanings)
+    return Transfer(call, source, call.args[0], Device(types, None))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from tests.facts.reading import facts_of, node, texts
@@ -131,3 +133,38 @@ def test_default_is_read_in_the_function_s_own_file() -> None:
     """A default is a name of the file that defines the function, not of its callers."""
     facts = facts_of("SIZE = 3\ndef f(x=SIZE):\n    use(x)", "engine.py", {"main.py": "from engine import f\nSIZE = 4\nf()"})
     assert texts(facts.values.of(node(facts, "x"))) == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("d = load()\nuse(d['a'])", ["d['a']"], id="table out of sight"),
+        pytest.param("d = {'a': 1, **other}\nuse(d['a'])", ["d['a']"], id="other table inside"),
+        pytest.param("d = {'a': 1}\nd.update(other)\nuse(d['a'])", ["d['a']"], id="updated"),
+        pytest.param("d = {'a': 1}\nd['b'], c = 2, 3\nuse(d['b'])", ["d['b']"], id="unpacked into"),
+        pytest.param("d = {'a': 1, 'b': 2}\nuse(d['b'])", ["2"], id="constant key"),
+        pytest.param("d = {'a': 1, 'b': 2}\nuse(d[k])", ["1", "2"], id="any key"),
+        pytest.param("d = {k: make(k) for k in keys}\nuse(d['a'])", ["make(k)"], id="comprehension"),
+        pytest.param("d = {}\nd['a'] = 1\nd[k] = 2\nd['b'] = 3\nuse(d['a'])", ["1", "2"], id="stored"),
+        pytest.param(
+            "class T:\n    def __init__(self):\n        self.d = {}\n        self.d['a'] = 1\n    def f(self):\n        use(self.d['a'])",
+            ["1"],
+            id="attribute",
+        ),
+        pytest.param("def f(d):\n    use(d['a'])\nf({'a': 1})", ["1"], id="handed to a function"),
+    ],
+)
+def test_entry_of_a_dictionary_that_is_written_out(text: str, expected: list[str]) -> None:
+    """``d[key]`` is what the file puts there, and itself where more may come in."""
+    facts = facts_of(text)
+    asked = next(item for item in ast.walk(facts.source.tree) if isinstance(item, ast.Call) and ast.unparse(item.func) == "use").args[0]
+    assert texts(facts.values.of(asked)) == expected
+
+
+@pytest.mark.parametrize("method", ["next", "__next__"])
+def test_next_as_a_method_is_an_element(method: str) -> None:
+    """``iterator.next()`` of old code is a batch too."""
+    facts = facts_of(f"it = iter(make())\nx = it.{method}()\nuse(x)\n")
+    values = facts.values.of(node(facts, "x", -1))
+    assert values is not None
+    assert [(value.path, texts([value])) for value in values] == [((ELEMENT,), ["make()"])]

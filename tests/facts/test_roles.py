@@ -138,6 +138,27 @@ def test_device_expressions(text: str, expected: set[str] | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("x.to(torch.half)", None, id="cast"),
+        pytest.param("x.to(*a)", None, id="stars"),
+        pytest.param("x.type(torch.int64)", None, id="cast by type"),
+        pytest.param("x.type(unknown)", None, id="unknown type"),
+        pytest.param("x.cuda()", {"cuda"}, id="cuda"),
+        pytest.param("x.to('cpu')", {"cpu"}, id="to the host"),
+        pytest.param("x.type(torch.FloatTensor)", {"cpu"}, id="type of the host"),
+        pytest.param("T = torch.cuda.FloatTensor if c else torch.FloatTensor\nx.type(T)", {"cuda", "cpu"}, id="type of either"),
+    ],
+)
+def test_transfers(text: str, expected: set[str] | None) -> None:
+    """A copy to a device is known in its three spellings."""
+    facts = facts_of("import torch\n" + text)
+    (call,) = facts.calls.methods("to", "cuda", "type")
+    transfer = facts.devices.transfer(call)
+    assert (set(transfer.device.types) if transfer else None) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "wrappers"),
     [
         pytest.param("m = nn.Linear(1, 1)\nuse(m)", [()], id="layer"),

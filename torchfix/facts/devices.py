@@ -58,12 +58,12 @@ _DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "xla", "npu", "hpu", "meta", "mlu"
 
 @dataclass(frozen=True)
 class Transfer:
-    """A call that copies to a device: ``x.cuda(...)`` or ``x.to(device, ...)``.
+    """A call that copies to a device: ``x.cuda(...)``, ``x.to(device, ...)`` or ``x.type(torch.cuda.FloatTensor)``.
 
     Args:
         call: the call.
         source: what is copied.
-        target: the device argument; None for a bare ``.cuda()``.
+        target: the device argument, or the tensor type; None for a bare ``.cuda()``.
         device: what is known of the target.
     """
 
@@ -211,7 +211,7 @@ class Devices:
         return False
 
     def transfer(self, call: ast.Call) -> Transfer | None:
-        """A ``.cuda()`` or ``.to(device)`` call as a transfer; None where it is not surely one."""
+        """A ``.cuda()``, ``.to(device)`` or ``.type(tensor type)`` call as a transfer; None where it is not surely one."""
         source = receiver(call)
         if source is None or not isinstance(call.func, ast.Attribute):
             return None
@@ -224,7 +224,16 @@ class Devices:
             target = argument(call, "device", 0)
             device = self.of(target) if target is not None else None
             return Transfer(call, source, target, device) if device is not None else None
-        return None
+        return self._by_type(call, source) if call.func.attr == "type" else None
+
+    def _by_type(self, call: ast.Call, source: ast.expr) -> Transfer | None:
+        """``x.type(torch.cuda.FloatTensor)``, the type often chosen once for the whole script."""
+        target = argument(call, "dtype", 0)
+        values = self._facts.values.of(target) if target is not None else None
+        meanings = [value.facts.names.qualified(value.node) or "" for value in values or () if isinstance(value.node, ast.expr)]
+        if not meanings or not all(meaning.startswith("torch.") and meaning.endswith("Tensor") for meaning in meanings):
+            return None
+        return Transfer(call, source, target, Device(frozenset("cuda" if ".cuda." in meaning else "cpu" for meaning in meanings), False))
 
 
 def _may_be_dtype(use: ast.expr) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from torchfix.facts.scopes import Binding, Bound, parameters
-from torchfix.facts.tree import FUNCTIONS, Function, dotted, walk_here
+from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -97,6 +97,8 @@ class Values:
             return self._follow(node.value, path, seen, depth + 1)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             return self._follow(node.value, (node.slice.value, *path), seen, depth + 1)
+        if isinstance(node, ast.Subscript):
+            return self._entry(node, path, seen, depth)
         if isinstance(node, ast.Name):
             return self._name(node, path, seen, depth)
         if isinstance(node, ast.Attribute):
@@ -112,6 +114,54 @@ class Values:
             if values is None:
                 return None
             found += values
+        return found
+
+    def _entry(self, node: ast.Subscript, path: tuple[Step, ...], seen: frozenset[int], depth: int) -> list[Value] | None:
+        """An entry of a dictionary that the file writes out: the one of a constant key, else any of them."""
+        tables = self._follow(node.value, (), seen, depth + 1) if isinstance(node.value, (ast.Name, ast.Attribute)) else None
+        entries: list[tuple[Facts, ast.expr]] = []
+        for table in tables or ():
+            written = _written_entries(table.node) if not table.path else None
+            if written is None:
+                return [Value(self._facts, node, path)]
+            entries += [(table.facts, value) for key, value in written if _may_be_key(key, node.slice)]
+        stored = self._stored_entries(node.value)
+        if not tables or stored is None:
+            return [Value(self._facts, node, path)]
+        entries += [(self._facts, value) for key, value in stored if _may_be_key(key, node.slice)]
+        found: list[Value] = []
+        for facts, value in entries:
+            values = facts.values._follow(value, path, seen, depth + 1)
+            if values is None:
+                return None
+            found += values
+        return found or [Value(self._facts, node, path)]
+
+    def _stored_entries(self, table: ast.expr) -> list[tuple[ast.expr | None, ast.expr]] | None:
+        """What ``table[key] = value`` adds in this file; None where entries come in another way."""
+        root, name, facts = _root(table), dotted(table), self._facts
+        found: list[tuple[ast.expr | None, ast.expr]] = []
+        alike = (
+            facts.tree.names.get(root.id, ())
+            if root is table and root is not None
+            else facts.tree.attributes.get(last_name(table) or "", ())
+        )
+        for use in alike:
+            base, parent = _root(use), facts.tree.parent(use)
+            if (
+                base is None
+                or root is None
+                or dotted(use) != name
+                or not (facts.names.same(base, root) or (facts.is_self(base) and facts.is_self(root)))
+            ):
+                continue
+            if isinstance(parent, ast.Attribute) and parent.attr in ("update", "setdefault"):
+                return None
+            if isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.ctx, ast.Store):
+                assigned = _value_of_target(facts, parent)
+                if assigned is None or assigned[1]:
+                    return None
+                found.append((parent.slice, assigned[0]))
         return found
 
     def _name(self, name: ast.Name, path: tuple[Step, ...], seen: frozenset[int], depth: int) -> list[Value] | None:
@@ -209,6 +259,8 @@ class Values:
 
     def _call(self, call: ast.Call, path: tuple[Step, ...], seen: frozenset[int], depth: int) -> list[Value] | None:
         meaning = self._facts.calls.meaning(call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("next", "__next__") and not call.args and not call.keywords:
+            return self._follow(call.func.value, (ELEMENT, *path), seen, depth + 1)
         stepped = _through_iterator(meaning, call, path)
         if stepped is not None:
             return self._follow(stepped[0], stepped[1], seen, depth + 1)
@@ -288,6 +340,20 @@ def _through_iterator(meaning: str | None, call: ast.Call, path: tuple[Step, ...
         if meaning == "builtins.zip" and isinstance(path[1], int) and path[1] < len(call.args):
             return call.args[path[1]], (ELEMENT, *path[2:])
     return None
+
+
+def _written_entries(table: ast.AST) -> list[tuple[ast.expr | None, ast.expr]] | None:
+    """The keys and values that a dictionary display or comprehension writes out; a key is None where it may be any."""
+    if isinstance(table, ast.DictComp):
+        return [(None, table.value)]
+    if isinstance(table, ast.Dict) and None not in table.keys:
+        return list(zip(table.keys, table.values))
+    return None
+
+
+def _may_be_key(written: ast.expr | None, asked: ast.expr) -> bool:
+    """Whether a written key may be the one that is asked for: two different constants are not."""
+    return not isinstance(written, ast.Constant) or not isinstance(asked, ast.Constant) or written.value == asked.value
 
 
 def _root(node: ast.expr) -> ast.Name | None:

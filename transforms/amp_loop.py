@@ -109,7 +109,9 @@ def _read(facts: Facts, loop: Loop, target: Target) -> tuple[Update, Forward, Co
     if isinstance(forward, Obstacle):
         return forward
     companion = facts.companions.of(update.optimizer)
-    return companion if isinstance(companion, Obstacle) else (update, forward, companion)
+    if isinstance(companion, Obstacle):
+        return companion
+    return facts.hazards.chosen() or (update, forward, companion)
 
 
 def _names(facts: Facts, companion: Companion) -> tuple[str, str, str]:
@@ -249,8 +251,11 @@ class _Rewrite:
         """Autocast around the forward pass, and a scaled loss behind it."""
         for first, last in self.forward.regions:
             yield Wrap(first, last, f"{self._header}:")
-        for call in self.forward.restored:
-            yield Replace(call, "$call.float()", {"call": call})
+        for item in self.forward.restored:
+            if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
+                yield InsertAfter(self.facts.tree.statement(item), f"{item.id} = {item.id}.float()")
+            else:
+                yield Replace(item, "$half.float()", {"half": item})
         loss = self.update.loss
         if not self.forward.inline:
             yield Replace(loss, f"{self._scaler}.scale($loss)", {"loss": loss})

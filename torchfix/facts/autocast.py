@@ -41,11 +41,17 @@ _PLAIN = frozenset(
     """argmax argmin argsort size dim numel stride element_size item tolist float double long int short byte bool nonzero is_floating_point
     isnan isinf isfinite isclose gt ge lt le greater less bincount count_nonzero any all get_device is_contiguous""".split()
 )
-_SAME = frozenset(
-    """abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d add addcdiv addcmul atan avg_pool1d avg_pool2d avg_pool3d batch_norm bernoulli
-    ceil clamp clip copy_ cos dropout elu erf fill_ floor gelu index_fill instance_norm interpolate leaky_relu lerp logsigmoid masked_fill
-    max_pool1d max_pool2d max_pool3d maximum mean minimum mul multiply new_empty new_full new_ones new_zeros pad pixel_shuffle relu6 round scatter
-    sigmoid sign silu sin sqrt std sub tanh tril triu true_divide unfold var zero_ div""".split()
+# On no list and harmless in half precision: what stands between layers.
+_LAYER = frozenset(
+    """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d avg_pool1d avg_pool2d avg_pool3d batch_norm celu dropout dropout2d elu embedding
+    gelu glu hardsigmoid hardswish hardtanh instance_norm interpolate leaky_relu logsigmoid max_pool1d max_pool2d max_pool3d pad pixel_shuffle
+    pixel_unshuffle relu6 rrelu selu sigmoid silu tanh unfold upsample""".split()
+)
+# On no list, and steps of a formula rather than layers: sums and products by hand, fills, writes by index.
+_FORMULA = frozenset(
+    """abs add addcdiv addcmul atan bernoulli ceil clamp clip copy cos div erf fill floor index_add index_copy index_fill index_put inverse lerp
+    masked_fill masked_scatter maximum mean minimum mul multiply new_empty new_full new_ones new_zeros round scatter scatter_add sign sin sqrt
+    std sub tril triu true_divide var zero""".split()
 )
 BANNED = frozenset(["binary_cross_entropy", "BCELoss"])
 
@@ -74,6 +80,7 @@ SAFE_LOSSES = {
     "PoissonNLLLoss": "poisson_nll_loss",
     "GaussianNLLLoss": "gaussian_nll_loss",
 }
+LOSS_FUNCTIONS = frozenset(SAFE_LOSSES.values())
 # Layers without weights whose function is on the float32 list.
 _FULL_LAYERS = frozenset("Softmax Softmax2d LogSoftmax Softmin Softplus LayerNorm GroupNorm RMSNorm CosineSimilarity PairwiseDistance".split())
 
@@ -89,9 +96,14 @@ def treatment(operation: str) -> Treatment:
     return Treatment.SAME
 
 
+def is_harmless(name: str) -> bool:
+    """Whether an operation on half precision inside a region is as good as on float32: no step of a formula by hand."""
+    return name in _LAYER or treatment(name) in (Treatment.FULL, Treatment.EXACT, Treatment.PLAIN)
+
+
 def is_operation(name: str) -> bool:
     """Whether a method of this name is a tensor's, so that an object that has it is taken for a tensor."""
-    return treatment(name) is not Treatment.SAME or name in _SAME or name.rstrip("_") in _SAME
+    return treatment(name) is not Treatment.SAME or name.rstrip("_") in _LAYER | _FORMULA
 
 
 def layer_treatment(layer: str) -> Treatment:

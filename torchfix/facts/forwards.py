@@ -7,15 +7,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchfix.facts.autocast import is_operation
-from torchfix.facts.models import Network
+from torchfix.facts.autocast import LOSS_FUNCTIONS, is_operation
+from torchfix.facts.calls import has_stars
+from torchfix.facts.models import WRAPPERS, Network
 from torchfix.facts.names import Definition
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.precision import FULL, Reader
+from torchfix.facts.precision import FULL, Reader, Reading, method_of
 from torchfix.facts.regions import NO_GRAD
-from torchfix.facts.scopes import Bound
-from torchfix.facts.tree import FUNCTIONS, dotted, last_name, walk_here
+from torchfix.facts.scopes import Bound, parameters
+from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk_here
 from torchfix.facts.updates import Update, called
+from torchfix.facts.values import passed
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -30,13 +32,14 @@ class Forward:
     Args:
         regions: the first and last statement of each stretch, in text order; no backward pass, step or zero_grad is
             in one.
-        restored: the calls whose half-precision result is used outside and must be converted back to float32.
+        restored: what must be converted back to float32: calls by their results, and names behind the statement that
+            unpacks a result into them.
         inline: whether the loss is computed in the backward statement itself, and belongs under autocast too.
         networks: the networks that run.
     """
 
     regions: tuple[tuple[ast.stmt, ast.stmt], ...]
-    restored: tuple[ast.Call, ...]
+    restored: tuple[ast.Call | ast.Name, ...]
     inline: bool
     networks: tuple[Network, ...]
 
@@ -91,8 +94,10 @@ class Forwards:
         """The statements inside the loop that give a variable or attribute its value, in place or not."""
         facts, tree = self._facts, self._facts.tree
         if isinstance(node, ast.Name):
-            found = [tree.statement(binding.node) for binding in facts.flow.reaching(node) if binding.how is not Bound.PARAMETER]
-            found += [tree.statement(use) for use in facts.names.uses(node) if _is_mutation(tree.parent(use))]
+            bindings = [binding for binding in facts.flow.reaching(node) if binding.how is not Bound.PARAMETER]
+            found = [tree.statement(binding.node) for binding in bindings]
+            if any(tree.is_within(statement, loop) and statement is not loop for statement in found):
+                found += [tree.statement(use) for use in facts.names.uses(node) if _is_mutation(tree.parent(use))]
         elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
             found = [tree.statement(use) for use in tree.attributes[node.attr] if isinstance(use.ctx, ast.Store) and dotted(use) == name]
         else:
@@ -102,12 +107,12 @@ class Forwards:
     def _unseen(self, feeding: Feeding) -> Obstacle:
         """Why no network was found in what the loss is computed from."""
         for call in feeding.calls():
-            function = called(self._facts, call)
-            if function is not None and any(isinstance(node, ast.Call) for node in ast.walk(function[1])):
-                return Obstacle("forward-elsewhere", f"the forward pass stands in another function, {ast.unparse(call.func)}", "call the network in the loop that steps")
-        for call in feeding.calls():
-            if self._facts.calls.meaning(call) is None and self._facts.models.of(call.func) is None and not is_operation(last_name(call.func) or ""):
+            known = self._facts.calls.meaning(call) or self._facts.models.of(call.func) or called(self._facts, call)
+            if not known and not is_operation(last_name(call.func) or ""):
                 return Obstacle("model-not-seen", f"the class of {ast.unparse(call.func)} is out of sight, and with it what half precision would meet there", "construct the network where torchfix can follow it to its class")
+        for call in feeding.calls():
+            if called(self._facts, call) is not None:
+                return Obstacle("forward-elsewhere", f"the forward pass stands in another function, {ast.unparse(call.func)}", "call the network in the loop that steps")
         return Obstacle("model-not-seen", "the network that the loss comes from is out of sight", "call it in the loop that steps")
 
 
@@ -154,7 +159,8 @@ class _Split:
         function = called(self.facts, call)
         if function is not None:
             yield Definition(*function)
-        yield from (network.definition for network in self.facts.models.of(call.func) or () if network.definition is not None)
+        if self.facts.models.run_by(call) is None:
+            yield from (network.definition for network in self.facts.models.of(call.func) or () if network.definition is not None)
 
     # Which statements -----------------------------------------------------------------------------------------
 
@@ -188,12 +194,13 @@ class _Split:
         trial.statement(statement)
         if runs and trial.opaque:
             return _unknown_loss(trial.opaque[0])
-        if runs or (self._feeds(statement) and self._is_known(statement) and self._needs_autocast(statement, reader)):
+        known = self._is_known(statement) and not trial.wanted
+        if runs or (known and self._feeds(statement) and self._needs_autocast(statement, reader)):
             self.chosen.append(index)
             self.derived |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
             reader.values = trial.values
             return None
-        if self._is_known(statement) and not isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
+        if known and not isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
             self.quiet.add(index)
         reader.statement(statement)
         return None
@@ -202,11 +209,16 @@ class _Split:
         return any(self.facts.tree.is_within(item, statement) for item in self.feeding.statements)
 
     def _needs_autocast(self, statement: ast.stmt, reader: Reader) -> bool:
-        """Whether a statement computes with half precision, or calls a function on what the networks gave."""
+        """Whether a statement works on half precision, or is a loss of torch on what the networks gave."""
         read = _read_names(statement)
         if any(reading.sources for name, reading in reader.values.items() if name in read):
             return True
-        return bool(read & self.derived) and any(isinstance(node, ast.Call) for node in ast.walk(statement))
+        return bool(read & self.derived) and any(self._is_loss(node) for node in ast.walk(statement) if isinstance(node, ast.Call))
+
+    def _is_loss(self, call: ast.Call) -> bool:
+        """Whether a call computes one of torch's losses."""
+        meaning = self.facts.calls.meaning(call) or ""
+        return (meaning.startswith("torch.nn.functional.") and last_name(call.func) in LOSS_FUNCTIONS) or self.facts.models.is_loss(call.func)
 
     def _is_known(self, statement: ast.stmt) -> bool:
         """Whether a statement calls nothing but tensor operations, torch's own layers and losses, and builtins."""
@@ -229,20 +241,40 @@ class _Split:
 
     def forward(self) -> Forward | Obstacle:
         """The stretches, with what must be converted back, or what stands in the way."""
-        runs = self._stretches()
-        if isinstance(runs, Obstacle):
-            return runs
-        statements = [self.block[index] for first, last in runs for index in range(first, last + 1)]
-        restored = self._restored(frozenset(statements))
-        if isinstance(restored, Obstacle):
-            return restored
+        while True:
+            stretches = self._stretches()
+            if isinstance(stretches, Obstacle):
+                return stretches
+            statements = [self.block[index] for first, last in stretches for index in range(first, last + 1)]
+            read = self._read(frozenset(statements))
+            if isinstance(read, Obstacle):
+                return read
+            reader, restored = read
+            chosen, inline = self._needed(stretches, reader), self.inline and self._touches(self.update.loss, reader)
+            if chosen == self.chosen and inline == self.inline:
+                break
+            self.chosen, self.inline = chosen, inline
         code = [*statements, *([self.update.backward_statement] if self.inline else [])]
         networks = tuple(dict.fromkeys(network for call in self._runs_in(code) for network in self.facts.models.run_by(call) or ()))
         obstacle = self._hazard(code, networks)
         if obstacle is not None:
             return obstacle
-        regions = tuple((self.block[first], self.block[last]) for first, last in runs)
+        regions = tuple((self.block[first], self.block[last]) for first, last in stretches)
         return Forward(regions, restored, self.inline, networks)
+
+    def _needed(self, stretches: list[tuple[int, int]], reader: Reader) -> list[int]:
+        """The chosen statements that still need autocast, now that some results are converted back.
+
+        Those that run a network or work on half precision do; one that only computes torch's loss may stay beside them.
+        """
+        touched = {index for index in self.chosen if self._touches(self.block[index], reader)}
+        beside = {index for first, last in stretches if touched & set(range(first, last + 1)) for index in range(first, last + 1)}
+        losses = {index for index in self.chosen if any(self._is_loss(node) for node in ast.walk(self.block[index]) if isinstance(node, ast.Call))}
+        return [index for index in self.chosen if index in touched or index in beside & losses]
+
+    def _touches(self, node: ast.AST, reader: Reader) -> bool:
+        """Whether a node runs one of the networks or reads half precision."""
+        return any(self.facts.tree.is_within(item, node) for item in (*self.runs, *reader.low))
 
     def _runs_in(self, statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
         for statement in statements:
@@ -268,16 +300,25 @@ class _Split:
         return found
 
     def _shares_weights(self, call: ast.Call) -> bool:
-        mine = {network.value for network in self.facts.models.run_by(call) or ()}
-        return any(
-            other is not call and not self.facts.regions.under(other, NO_GRAD) and mine & {network.value for network in self.facts.models.run_by(other) or ()}
-            for other in self.runs
-        )
+        """Whether a network that runs without gradients also runs with them in this loop."""
+        mine = self._objects(call.func)
+        return any(other is not call and not self.facts.regions.under(other, NO_GRAD) and mine & self._objects(other.func) for other in self.runs)
+
+    def _objects(self, node: ast.expr, depth: int = 0) -> frozenset[object]:
+        """The calls that made a network, as this function knows them: one object for each."""
+        if isinstance(node, ast.Call):
+            wrapped = node.args[:1] if self.facts.calls.meaning(node) in WRAPPERS else []
+            source = wrapped[0] if wrapped else node.func.value if isinstance(node.func, ast.Attribute) and self.facts.models.of(node.func.value) else None
+            return self._objects(source, depth) if source is not None else frozenset([node])
+        if isinstance(node, ast.Name) and depth < 8:
+            values = [binding.value for binding in self.facts.flow.reaching(node) if binding.value is not None]
+            return frozenset().union(*(self._objects(value, depth + 1) for value in values)) if values else frozenset([node.id])
+        return frozenset([dotted(node.value if isinstance(node, ast.Attribute) and not self.facts.models.of(node) else node)])
 
     # What leaves them -----------------------------------------------------------------------------------------
 
-    def _restored(self, regions: frozenset[ast.stmt]) -> tuple[ast.Call, ...] | Obstacle:
-        """The calls whose result must be float32 again, found by reading the loop until nothing more is wanted."""
+    def _read(self, regions: frozenset[ast.stmt]) -> tuple[Reader, tuple[ast.Call | ast.Name, ...]] | Obstacle:
+        """The loop read, and the results that must be float32 again: more are converted until nothing is wanted."""
         restored: frozenset[ast.expr] = frozenset()
         while True:
             reader = Reader(self.facts, regions, restored, sent=self.update.loss, inline=self.inline)
@@ -286,11 +327,21 @@ class _Split:
             self._read_afterwards(reader)
             new = reader.wanted - restored
             if not new:
-                return tuple(item for item in restored if isinstance(item, ast.Call))
-            for source in new:
-                if not isinstance(source, ast.Call) or not (reader.made.get(source, FULL).tensor or self._used_as_tensor(source)):
+                found = [item for item in restored if isinstance(item, (ast.Call, ast.Name))]
+                return reader, tuple(sorted(found, key=lambda item: (item.lineno, item.col_offset)))
+            for source in sorted(new, key=lambda item: (item.lineno, item.col_offset)):
+                use = source if self._can_restore(source, reader.made.get(source, FULL)) else self._given(reader.places.get(source), reader)
+                if use is None:
                     return self._escape(reader, source)
-            restored |= new
+                restored |= {use}
+
+    def _can_restore(self, source: ast.expr, reading: Reading) -> bool:
+        """Whether something half can be converted where it is made: a call's result, or a name that an assignment unpacks."""
+        parent = self.facts.tree.parent(source)
+        if isinstance(source, ast.Name):
+            assigned = isinstance(parent, (ast.Tuple, ast.List)) and isinstance(self.facts.tree.parent(parent), ast.Assign)
+            return assigned and (reading.tensor or self._name_used_as_tensor(source))
+        return isinstance(source, ast.Call) and (reading.tensor or self._used_as_tensor(source))
 
     def _read_afterwards(self, reader: Reader) -> None:
         """What the loop leaves behind and code around it reads."""
@@ -299,8 +350,12 @@ class _Split:
         for name, reading in list(reader.values.items()):
             if reading.sources:
                 for use in tree.names.get(name, ()):
-                    if isinstance(use.ctx, ast.Load) and tree.is_within(use, owner) and not tree.is_within(use, loop.node):
+                    if tree.is_within(use, owner) and not tree.is_within(use, loop.node) and self._comes_from(use, loop.node):
                         reader.want(reading, use)
+
+    def _comes_from(self, use: ast.Name, loop: ast.stmt) -> bool:
+        """Whether a use may read what a statement of the loop bound."""
+        return isinstance(use.ctx, ast.Load) and any(self.facts.tree.is_within(binding.node, loop) for binding in self.facts.flow.reaching(use))
 
     def _escape(self, reader: Reader, source: ast.expr) -> Obstacle:
         place = reader.places.get(source)
@@ -310,6 +365,27 @@ class _Split:
         line = getattr(place, "lineno", 0)
         return Obstacle("half-escapes", f"what {words} returns is half precision, and line {line} uses it where float32 is expected", "convert the tensors that leave the forward pass with .float()")
 
+    def _given(self, place: ast.AST | None, reader: Reader) -> ast.expr | None:
+        """The argument of a loss or metric of the project that can be converted where it is given, as that surely takes a tensor."""
+        function = self._function_of(place) if isinstance(place, ast.Call) and not has_stars(place) else None
+        if function is None or not isinstance(place, ast.Call):
+            return None
+        for parameter in parameters(function[1].args):
+            given = passed(place, function[1], parameter, bound=function[0].tree.class_of(function[1]) is not None)
+            if isinstance(given, ast.Name) and given in reader.low and used_as_tensor(function[0], function[1].body, parameter.arg):
+                return given
+        return None
+
+    def _function_of(self, call: ast.Call) -> tuple[Facts, Function] | None:
+        """The function of the project that a call runs, for the object of a class its ``forward``."""
+        function = called(self.facts, call)
+        networks = self.facts.models.of(call.func)
+        if function is None and networks is not None and len(networks) == 1 and networks[0].definition is not None:
+            method = method_of(networks[0].definition, "forward")
+            if method is not None and isinstance(method.node, FUNCTIONS):
+                return method.facts, method.node
+        return function
+
     def _used_as_tensor(self, call: ast.Call) -> bool:
         """Whether the program treats a result as one tensor wherever it is made: at once, or in the statements behind."""
         tree = self.facts.tree
@@ -317,40 +393,52 @@ class _Split:
         if isinstance(parent, ast.Attribute):
             return is_operation(parent.attr)
         if isinstance(parent, ast.Call) and parent.args[:1] == [call]:
-            return self._takes_tensor(parent)
+            return takes_tensor(self.facts, parent)
         if not (isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)):
             return False
-        target = parent.targets[0]
-        _, block, index = tree.place(parent)
-        for statement in block[index + 1 :]:
-            if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)):
-                continue
-            for node in walk_here(statement):
-                if isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Load):
-                    outer = tree.parent(node)
-                    if isinstance(outer, ast.Attribute) and is_operation(outer.attr):
-                        return True
-                    if isinstance(outer, ast.Call) and outer.args[:1] == [node] and self._takes_tensor(outer):
-                        return True
-        return False
+        return self._name_used_as_tensor(parent.targets[0])
 
-    def _takes_tensor(self, call: ast.Call) -> bool:
-        """Whether a call's first argument surely is a tensor: torch's functions and losses."""
-        meaning = self.facts.calls.meaning(call) or ""
-        listed = ("cat", "stack", "concat", "hstack", "vstack", "block_diag")
-        return (meaning.startswith("torch.") and last_name(call.func) not in listed) or self.facts.models.is_loss(call.func)
+    def _name_used_as_tensor(self, target: ast.Name) -> bool:
+        """Whether the statements behind the one that binds a name surely use it as one tensor."""
+        tree = self.facts.tree
+        _, block, index = tree.place(tree.statement(target))
+        return used_as_tensor(self.facts, block[index + 1 :], target.id)
 
     # What runs there ------------------------------------------------------------------------------------------
 
     def _hazard(self, code: list[ast.stmt], networks: tuple[Network, ...]) -> Obstacle | None:
         hazards = self.facts.hazards
+        methods = frozenset(last_name(call.func) or "" for call in self._runs_in(code))
         for network in networks:
-            found = hazards.in_network(network)
+            found = hazards.in_network(network, methods)
             if found is not None:
                 return found
         calls = [node for statement in code for node in ast.walk(statement) if isinstance(node, ast.Call)]
         definitions = [Definition(*function) for call in calls if (function := called(self.facts, call)) is not None]
-        return hazards.in_statements(code) or hazards.in_definitions(definitions) or hazards.wide(self.feeding.expressions)
+        return hazards.in_definitions(definitions) or hazards.wide(self.feeding.expressions)
+
+
+def used_as_tensor(facts: Facts, block: list[ast.stmt], name: str) -> bool:
+    """Whether statements of a block, those that always run, use a name as nothing but one tensor can be used."""
+    for statement in block:
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)):
+            continue
+        for node in walk_here(statement):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                outer = facts.tree.parent(node)
+                if isinstance(outer, ast.Attribute) and (is_operation(outer.attr) or outer.attr in ("shape", "dtype", "device")):
+                    return True
+                if isinstance(outer, ast.Call) and outer.args[:1] == [node] and takes_tensor(facts, outer):
+                    return True
+    return False
+
+
+def takes_tensor(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call's first argument surely is a tensor: torch's functions and losses."""
+    meaning, name = facts.calls.meaning(call) or "", last_name(call.func) or ""
+    listed = ("cat", "stack", "concat", "hstack", "vstack", "to", "data")
+    operation = meaning in (f"torch.{name}", f"torch.nn.functional.{name}") and is_operation(name) and name not in listed
+    return operation or facts.models.is_loss(call.func)
 
 
 def _common_block(facts: Facts, loop: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt]:

@@ -53,14 +53,12 @@ class Hazards:
         self._facts = facts
 
     def in_program(self) -> Obstacle | None:
-        """What already chooses the precision of this file's programs: a framework, mixed precision by hand, float64."""
+        """What settles the precision of this file's programs: a framework, float64, a sharded network."""
         facts = self._facts
         for name in facts.program.frameworks:
             if name == "Apex":
                 return Obstacle("apex", "Apex is in use, whose mixed precision torch has taken over", "move to torch.amp first")
             return Obstacle("framework", f"{name} runs the training step, and has its own switch for mixed precision", f"set the precision through {name}")
-        for call in (*facts.calls.to(*_PRECISION), *facts.calls.methods("half", "bfloat16")):
-            return _obstacle(facts, call, "precision-chosen", "the file already uses mixed or half precision elsewhere", "carry it over to this loop by hand")
         for call in facts.calls.to("torch.set_default_dtype", "torch.set_default_tensor_type"):
             return _obstacle(facts, call, "float64", "the program sets its own default precision", "leave this program in it")
         for call in facts.calls.methods("double"):
@@ -72,32 +70,40 @@ class Hazards:
                 return _obstacle(facts, node, "sharded", "the network is sharded over devices, which has a precision policy of its own", "set that policy (MixedPrecisionPolicy)")
         return None
 
-    def in_network(self, network: Network) -> Obstacle | None:
+    def chosen(self) -> Obstacle | None:
+        """Mixed or half precision that the file already uses somewhere."""
+        facts = self._facts
+        call = next(facts.calls.to(*_PRECISION), None) or next(facts.calls.methods("half", "bfloat16"), None)
+        return _obstacle(facts, call, "precision-chosen", "the file already uses mixed or half precision elsewhere", "carry it over to this loop by hand") if call else None
+
+    def in_network(self, network: Network, methods: frozenset[str] = frozenset()) -> Obstacle | None:
         """What in a network's own code half precision would break, None where nothing was found.
 
         Layers of torch and of the well-known model collections are taken to be sound.
+
+        Args:
+            methods: names of methods that are called beside ``forward``.
         """
         if network.definition is not None:
-            return self.in_definitions([network.definition])
+            return self.in_definitions([network.definition], methods)
         facts = network.value.facts
         inside = [facts.names.definition(node) for node in ast.walk(network.value.node) if isinstance(node, (ast.Name, ast.Attribute))]
-        return self.in_definitions([definition for definition in inside if definition])
+        return self.in_definitions([definition for definition in inside if definition], methods)
 
-    def in_definitions(self, definitions: Iterable[Definition]) -> Obstacle | None:
-        """As :meth:`in_network`, for functions and classes of the project that will run under autocast."""
-        found = {id(item.node): item for definition in definitions for item in definition.facts.models.hidden_classes(definition)}
-        for item in found.values():
-            if isinstance(item.node, ast.ClassDef):
-                obstacle = _in_class(item)
-            else:
-                obstacle = None if _only_sets_up(item.node.name) else _in_code(item.facts, item.node)
+    def in_definitions(self, definitions: Iterable[Definition], methods: frozenset[str] = frozenset()) -> Obstacle | None:
+        """As :meth:`in_network`, for functions and classes of the project that will run under autocast.
+
+        Args:
+            methods: names of methods that are called beside ``forward``.
+        """
+        given = list(definitions)
+        listed = {id(item.node): item for definition in given for item in definition.facts.models.hidden_classes(definition)}
+        classes = [item for item in listed.values() if isinstance(item.node, ast.ClassDef)]
+        running = _running([item for item in given if isinstance(item.node, FUNCTIONS)], classes, methods)
+        for obstacle in (*map(_in_class, classes), *(_in_code(item.facts, item.node) for item in running)):
             if obstacle is not None:
                 return obstacle
         return None
-
-    def in_statements(self, statements: Iterable[ast.stmt]) -> Obstacle | None:
-        """As :meth:`in_network`, for statements of this file."""
-        return next((obstacle for statement in statements if (obstacle := _in_code(self._facts, statement))), None)
 
     def bce(self, calls: Iterable[ast.Call], definitions: Iterable[Definition]) -> Obstacle | None:
         """The binary cross entropy of probabilities, among some calls of this file or inside functions and classes of the project."""
@@ -106,8 +112,7 @@ class Hazards:
             for item in definition.facts.models.hidden_classes(definition):
                 listed += [(item.facts, node) for node in ast.walk(item.node) if isinstance(node, ast.Call)]
         for facts, call in listed:
-            layers = {(network.library or "").rpartition(".")[2] for network in facts.models.of(call.func) or ()}
-            if layers & BANNED or _is_banned(facts, call):
+            if _is_banned(facts, call) or (facts.calls.meaning(call) or "").rpartition(".")[2] in BANNED:
                 return _bce(facts, call)
         return None
 
@@ -142,7 +147,29 @@ def _in_class(definition: Definition) -> Obstacle | None:
             return _obstacle(facts, call, "sparse-gradients", "an embedding with sparse gradients, which the scaler does not take", "use dense gradients")
         if _is_unseen_layer(facts, call):
             return _obstacle(facts, call, "unseen-layer", f"the layer {last_name(call.func)} of another package, whose code is out of sight", "check that it takes half precision")
-    return next((obstacle for method in methods if not _only_sets_up(method.name) and (obstacle := _in_code(facts, method))), None)
+    return None
+
+
+def _running(functions: list[Definition], classes: list[Definition], methods: frozenset[str]) -> list[Definition]:
+    """The code that runs when networks are called: ``forward``, and the methods and functions that its code names."""
+    names = {"forward", "__call__", *methods}
+    found: dict[int, Definition] = {}
+    new = functions
+    while True:
+        new += [
+            Definition(item.facts, method)
+            for item in classes
+            if isinstance(item.node, ast.ClassDef)
+            for method in item.node.body
+            if isinstance(method, FUNCTIONS) and method.name in names and id(method) not in found
+        ]
+        if not new:
+            return [item for item in found.values() if not isinstance(item.node, ast.ClassDef) and not _only_sets_up(item.node.name)]
+        found |= {id(item.node): item for item in new}
+        read = [(item.facts, node) for item in new for node in ast.walk(item.node) if isinstance(node, (ast.Name, ast.Attribute))]
+        names |= {node.attr for _, node in read if isinstance(node, ast.Attribute)}
+        named = [facts.names.definition(node) for facts, node in read if isinstance(node.ctx, ast.Load)]
+        new = [item for item in named if item is not None and isinstance(item.node, FUNCTIONS) and id(item.node) not in found]
 
 
 def _only_sets_up(name: str) -> bool:
@@ -227,7 +254,10 @@ def _in_arithmetic(facts: Facts, node: ast.BinOp) -> Obstacle | None:
 
 
 def _is_banned(facts: Facts, call: ast.Call) -> bool:
-    return last_name(call.func) in BANNED and (facts.calls.meaning(call) or "").startswith("torch.")
+    """Whether a call computes the binary cross entropy of probabilities: torch's function, or an object of its class."""
+    if facts.calls.meaning(call) == "torch.nn.functional.binary_cross_entropy":
+        return True
+    return any(network.library == "torch.nn.BCELoss" for network in facts.models.of(call.func) or ())
 
 
 def _bce(facts: Facts, call: ast.Call) -> Obstacle:

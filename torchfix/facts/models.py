@@ -50,10 +50,10 @@ _OF_EVERY_MODULE = SELF_RETURNING | frozenset(
     named_modules named_parameters no_sync parameters register_backward_hook register_buffer register_forward_hook register_full_backward_hook
     register_parameter state_dict zero_grad""".split()
 )
-# The layers of torch.nn that hold weights begin with one of these.
+# The layers of torch.nn that hold weights, or others that may, begin with one of these.
 _WEIGHTED = (
-    "AdaptiveLogSoftmax BatchNorm Bilinear Conv Embedding GRU GroupNorm InstanceNorm LSTM LayerNorm Lazy Linear MultiheadAttention PReLU "
-    "Parameter RMSNorm RNN SyncBatchNorm Transformer"
+    "AdaptiveLogSoftmax BatchNorm Bilinear Conv Embedding GRU GroupNorm InstanceNorm LSTM LayerNorm Lazy Linear ModuleDict ModuleList "
+    "MultiheadAttention PReLU Parameter RMSNorm RNN Sequential SyncBatchNorm Transformer"
 )
 _ANY = "__dict__"  # the class of a network that is picked by a name which is not known
 _LIBRARIES = (
@@ -125,6 +125,8 @@ class Models:
             return None
         found: list[Network] = []
         for value in values:
+            if isinstance(value.node, ast.Constant) and value.node.value is None:
+                continue  # what a factory gives for an unknown name; calling it would raise
             networks = value.facts.models.of_value(value)
             if networks is None:
                 return None

@@ -224,8 +224,8 @@ class Names(Scopes):
             found = [
                 module.names.exported(name, depth + 1) for star in self.module.bindings.get("*", []) if (module := self._star_module(star))
             ]
-            known = [definition for definition in found if definition]
-            return known[0] if len(known) == 1 else None
+            known = {id(definition.node): definition for definition in found if definition}  # two stars may bring the same one
+            return next(iter(known.values())) if len(known) == 1 else None
         if len(bindings) != 1:
             return None
         binding = bindings[0]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchfix.facts.autocast import WITH_INDEX, Treatment, is_operation, layer_treatment, treatment
+from torchfix.facts.autocast import WITH_INDEX, Treatment, is_harmless, is_operation, layer_treatment, treatment
 from torchfix.facts.calls import has_stars
 from torchfix.facts.models import Network
 from torchfix.facts.names import Definition
@@ -151,6 +151,7 @@ class Reader:
         places: for each of these, the first use that wants it so.
         returned: what the function that is read returns.
         opaque: the calls of code out of sight that were given half precision.
+        low: the uses of names that may hold half precision.
     """
 
     facts: Facts
@@ -166,6 +167,7 @@ class Reader:
     places: dict[ast.expr, ast.AST] = field(default_factory=dict)
     returned: list[Reading] = field(default_factory=list)
     opaque: list[ast.Call] = field(default_factory=list)
+    low: set[ast.expr] = field(default_factory=set)
 
     def copy(self, inside: bool = False) -> Reader:
         """A reader that knows the same names, for a trial."""
@@ -266,7 +268,7 @@ class Reader:
             for index, item in enumerate(target.elts):
                 known = reading.parts is not None and len(reading.parts) == len(target.elts)
                 part = reading.parts[index] if known and reading.parts is not None else Reading(reading.sources, reading.tensor)
-                self.bind(item, part)
+                self._bind_part(item, part)
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Reading(reading.sources))
         else:
@@ -274,6 +276,14 @@ class Reader:
             if name is not None:
                 self.values[name] = reading
             self.want(reading, target)  # an attribute or an element outlives the region
+
+    def _bind_part(self, target: ast.expr, part: Reading) -> None:
+        """Give a target one element of a tuple; where that came from no single tensor, the name answers for its half itself."""
+        whole = all(self.made.get(source, FULL).tensor for source in part.sources)
+        if isinstance(target, ast.Name) and part.sources and not whole:
+            part = FULL_TENSOR if target in self.restored else part.named(target)
+            self.made[target] = part
+        self.bind(target, part)
 
     # Expressions ----------------------------------------------------------------------------------------------
 
@@ -286,6 +296,8 @@ class Reader:
         self.inside = before
         if node in reading.sources:
             self.made[node] = reading
+        elif reading.sources and dotted(node) is not None:
+            self.low.add(node)
         if node in self.restored:
             return FULL_TENSOR
         if node is self.sent:
@@ -361,10 +373,11 @@ class Reader:
     def _arithmetic(self, node: ast.expr | ast.stmt, operator: ast.operator, left: ast.expr, right: ast.expr) -> Reading:
         one, other = self.value(left), self.value(right)
         both = Reading(one.sources | other.sources, one.tensor or other.tensor)
-        if isinstance(operator, ast.MatMult):
-            return self._low(node, both) if isinstance(node, ast.expr) else both
+        if not (self.inside and self.depth):
+            self.want(both, node)  # also in a region: sums and products by hand are to keep their precision
+        if isinstance(operator, ast.MatMult) and isinstance(node, ast.expr):
+            return self._low(node, both)
         if not self.inside:
-            self.want(both, node)
             return both
         reciprocal = isinstance(operator, ast.Div) and isinstance(left, ast.Constant)
         return Reading(tensor=both.tensor) if isinstance(operator, ast.Pow) or reciprocal else both
@@ -406,7 +419,7 @@ class Reader:
             return facts.precision.of_network(networks, node, self.depth)
         meaning = facts.calls.meaning(node)
         if meaning is not None and meaning.startswith("torch."):
-            return self._operation(node, meaning.rpartition(".")[2], given)
+            return self._of_torch(node, meaning, given)
         if meaning is not None and meaning.startswith("builtins."):
             return self._builtin(node, meaning.rpartition(".")[2], inputs)
         modules = facts.models.of(node.func)
@@ -428,10 +441,21 @@ class Reader:
         self.want(inputs, node)
         return Reading(frozenset([node])) if self.inside and self.depth else Reading(inputs.sources)
 
+    def _of_torch(self, node: ast.Call, meaning: str, given: list[Reading]) -> Reading:
+        """A call of something that torch defines: an operation, or the making of an object."""
+        name = meaning.rpartition(".")[2]
+        if meaning.startswith("torch.distributions.") and name[:1].islower():
+            return self._unknown(node, join(given))
+        if name[:1].isupper() and not name.endswith("Tensor"):
+            return Reading(join(given).sources)  # a distribution holds what it was given
+        return self._operation(node, name, given)
+
     def _operation(self, node: ast.Call, name: str, given: list[Reading]) -> Reading:
         """A function of torch, or a tensor's method, on these inputs."""
         inputs = join(given)
         how = treatment(name)
+        if not self.depth and not is_harmless(name):
+            self.want(inputs, node)
         if how is Treatment.LOW:
             return self._low(node, inputs)
         if how is Treatment.PLAIN:
@@ -487,6 +511,8 @@ class Reader:
     def _method(self, node: ast.Call, func: ast.Attribute, given: list[Reading]) -> Reading:
         base = self.value(func.value)
         inputs = join(given)
+        if self._is_distribution(func.value):
+            return Reading(frozenset([node]), True) if self.inside else Reading(base.sources | inputs.sources, True)
         if not (base.tensor or is_operation(func.attr)):
             return self._unknown(node, join([base, inputs]))  # a meter's ``update``, a list's ``append``, a layer out of sight
         if func.attr in ("numpy", "new_tensor"):
@@ -498,6 +524,14 @@ class Reader:
             self.want(join([base, inputs]), node)
             return FULL_TENSOR
         return self._operation(node, func.attr, [base, *given])
+
+    def _is_distribution(self, node: ast.expr) -> bool:
+        """Whether an object surely is one of torch.distributions, whose methods give tensors."""
+        values = self.facts.values.of(node)
+        return bool(values) and all(
+            isinstance(value.node, ast.Call) and (value.facts.calls.meaning(value.node) or "").startswith("torch.distributions.")
+            for value in values or ()
+        )
 
 
 def _names_float32(facts: Facts, call: ast.Call) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchfix.facts.calls import is_constant, keyword, receiver
+from torchfix.facts.calls import argument, is_constant, keyword, receiver
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.optimizers import Optimizer
 from torchfix.facts.scopes import Bound
@@ -118,6 +118,8 @@ class Updates:
         alone = isinstance(statement, ast.Expr) and statement.value is step
         if step.args or step.keywords or not alone or any(item.takes_closure for item in optimizers or ()):
             return Obstacle("closure", "the optimizer's step computes the loss again, which a scaler does not take", "use autocast alone, without a scaler")
+        if any(not _trains_network(item) for item in optimizers or ()):
+            return Obstacle("no-network-trained", "the optimizer changes something else than a network's parameters", "decide by hand what may be half precision")
         if any(item.kind.rpartition(".")[2] == "SparseAdam" for item in optimizers or ()):
             return Obstacle("sparse-gradients", "the optimizer is for sparse gradients, which the scaler does not take", "use dense gradients")
         return None
@@ -210,9 +212,14 @@ class Updates:
         """Gradients of something that the optimizer does not step, which ``unscale_`` would leave scaled."""
         facts = self._facts
         if isinstance(node, ast.Call) and facts.calls.meaning(node) in CLIPS:
-            clipped = parameter_owners(facts, node.args[0] if node.args else None)
-            trained = [parameter_owners(item.value.facts, item.call.args[0] if item.call.args else None) for item in optimizers]
-            if clipped is not None and all(owners is not None and clipped <= owners for owners in trained):
+            given = argument(node, "parameters", 0)
+            clipped = parameter_owners(facts, given)
+            for item in optimizers:
+                trained = argument(item.call, "params", 0)
+                owners = parameter_owners(item.value.facts, trained)
+                if not _is_same(facts, given, trained) and (clipped is None or owners is None or not clipped <= owners):
+                    break
+            else:
                 return None
             return Obstacle("clip-parameters", f"line {node.lineno} clips parameters that are not surely those of the optimizer", "clip the parameters that the optimizer was given")
         if isinstance(node, ast.Attribute) and not _is_parameter(facts, node.value):
@@ -240,6 +247,11 @@ def parameter_owners(facts: Facts, given: ast.expr | None) -> frozenset[object] 
     return frozenset(found) or None
 
 
+def _is_same(facts: Facts, one: ast.expr | None, other: ast.expr | None) -> bool:
+    """Whether two expressions are the same variable."""
+    return isinstance(one, ast.Name) and isinstance(other, ast.Name) and facts.names.same(one, other)
+
+
 def _parameter_expressions(facts: Facts, given: ast.expr | None) -> Iterator[ast.expr]:
     """The ``x`` of every ``x.parameters()`` in an expression, and in what its names were made from."""
     for node in ast.walk(given) if given is not None else ():
@@ -249,6 +261,14 @@ def _parameter_expressions(facts: Facts, given: ast.expr | None) -> Iterator[ast
             for binding in facts.flow.reaching(node):
                 if binding.how is Bound.ASSIGN and binding.value is not None and binding.value is not given:
                     yield from _parameter_expressions(facts, binding.value) if not facts.models.of(node) else ()
+
+
+def _trains_network(optimizer: Optimizer) -> bool:
+    """Whether an optimizer was given parameters of a network, or something that was made from a network."""
+    facts, given = optimizer.value.facts, argument(optimizer.call, "params", 0)
+    if given is None or next(_parameter_expressions(facts, given), None) is not None:
+        return True
+    return any(isinstance(node, (ast.Name, ast.Attribute)) and facts.models.of(node) for node in ast.walk(given)) or not isinstance(given, (ast.List, ast.Tuple))
 
 
 def _is_read(facts: Facts, node: ast.Attribute) -> bool:

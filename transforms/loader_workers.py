@@ -71,10 +71,9 @@ _NAME_TAKEN = Held(
     "name-taken", "a name in the expression for num_workers means something else here, or nothing", "give another one with --num-workers"
 )
 
-_NOTES = (
-    "Workers hand batches over in shared memory: a container with the usual 64 MiB of /dev/shm fails with a bus error"
-    " (docker run --shm-size=8g); num_workers=0 turns the workers off.",
-    "Each worker holds a copy of what the dataset keeps in Python objects.",
+_NOTE = (
+    "Each worker keeps a copy of the dataset and hands batches over in shared memory: a container with the usual 64 MiB of"
+    " /dev/shm fails with a bus error (docker run --shm-size=8g); num_workers=0 turns the workers off."
 )
 _RNG_NOTE = (
     "Samples draw random numbers, which come from the workers' generators now: a run with a fixed seed gives other ones than before."
@@ -135,7 +134,7 @@ def _without_workers(loader: Loader, given: ast.expr | None, expression: str) ->
         (*_edits(loader, given, spelled), *imports),
         frozenset({Effect.PROCESS, Effect.MEMORY, *((Effect.RNG,) if draws else ())}),
         "all code behind the loader is fit for worker processes" + ("" if draws else " and draws no random numbers"),
-        (*_NOTES, *((_RNG_NOTE,) if draws else ()), *((_OPENCV_NOTE,) if samples.have(Trait.OPENCV) else ())),
+        (_NOTE, *((_RNG_NOTE,) if draws else ()), *((_OPENCV_NOTE,) if samples.have(Trait.OPENCV) else ())),
     )
 
 

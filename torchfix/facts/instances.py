@@ -191,8 +191,9 @@ def origins_of(
         return _name(facts, expression, within, seen)
     if isinstance(expression, ast.Attribute) and within is not None and isinstance(expression.value, ast.Name):
         if facts.is_self(expression.value):
-            assigned = within.attribute(expression.attr, seen)
-            return (Origin(facts, expression, within),) if assigned == () else assigned
+            if next(within.assigned(expression.attr), None) is None:
+                return (Origin(facts, expression, within),)
+            return within.attribute(expression.attr, seen)
     values = facts.values.of(expression)
     return None if values is None else tuple(_read(value, expression, facts, within) for value in values)
 

@@ -237,7 +237,7 @@ class Reader:
                 self.note(Trait.STATE, facts, node)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             self.note(Trait.STATE, facts, node)
-        elif isinstance(node, (*LOOPS, *COMPREHENSIONS)):
+        elif isinstance(node, (*LOOPS, *COMPREHENSIONS)) or (isinstance(node, ast.BinOp) and not _is_in_index(facts, node)):
             self.note(Trait.WORK, facts, node)
 
     def _attribute(self, facts: Facts, node: ast.Attribute, within: Instance | None) -> None:
@@ -343,6 +343,18 @@ class Reader:
                         self.called(origin, crosses=False)
             elif binding.how in (Bound.ASSIGN, Bound.PARAMETER):
                 self.called_from(facts, name, within, crosses=False)
+
+
+def _is_in_index(facts: Facts, node: ast.AST) -> bool:
+    """Whether a node is a part of an index, where arithmetic is about places rather than values."""
+    inner = node
+    for outer in facts.tree.ancestors(node):
+        if isinstance(outer, ast.Subscript) and inner is outer.slice:
+            return True
+        if isinstance(outer, ast.stmt):
+            return False
+        inner = outer
+    return False
 
 
 def instances_of(origin: Origin) -> tuple[Instance, ...]:

@@ -295,7 +295,7 @@ def test_edits_of_one_call_do_not_disturb_each_other() -> None:
         ),
         pytest.param("f(a)[i] = 1", "f(a)", "$p", "a", "a[i] = 1", id="in a target"),
         pytest.param("x = f(  # why\n    a)", "a", "g($p)", "a", "x = f(  # why\n    g(a))", id="a comment outside"),
-        pytest.param("x = f(g(a,  # why\n  b)).c", "f(g(a,  # why\n  b)).c", "$p", "g(a,  # why\n  b)", "x = g(a,  # why\n  b)", id="inside"),
+        pytest.param("x = f(g(a,  # y\n b)).c", "f(g(a,  # y\n b)).c", "$p", "g(a,  # y\n b)", "x = g(a,  # y\n b)", id="a comment inside"),
         pytest.param("x = f(a)", "f(a)", '"$q" % $p', "a", 'x = "$q" % a', id="a dollar that is no hole"),
         pytest.param("x = f(a, a)", "f(a, a)", "$p + $p", "a", "x = a + a", id="a hole twice"),
         pytest.param("@f(a)\ndef g(): pass", "f(a)", "$p", "a", "@a\ndef g(): pass", id="a decorator"),
@@ -633,7 +633,8 @@ def test_f73_page_breaks_and_tabs_stay() -> None:
         SetArgument(call(source, "torch.zeros"), "device", "d"),
         InsertBefore(statement(source, "return torch"), "for x in y:\n    z()"),
     ]
-    expected = "import torch\n\x0c\ndef f(n):\n\tif n:\n\t\tfor x in y:\n\t\t\tz()\n\t\treturn torch.zeros(n, device=d).cuda()\n\treturn None\n"
+    inserted = "\t\tfor x in y:\n\t\t\tz()\n\t\treturn torch.zeros(n, device=d).cuda()\n"
+    expected = f"import torch\n\x0c\ndef f(n):\n\tif n:\n{inserted}\treturn None\n"
     assert edited(source, edits) == expected
 
 

@@ -41,17 +41,27 @@ def _added(layout: Layout, others: Sequence[PlacedEdit], wanted: set[_Name], rem
     if not body:
         return  # no code, and so none that needs it
     limit = _first_run(layout, others)
-    brought = {name for statement in body[:limit] for name in _brings(statement, removed)}
+    gone = {edit.statement for edit in others if isinstance(edit, Remove)}
+    brought = {name for statement in body[:limit] if statement not in gone for name in _brings(statement, removed)}
     for module, name in sorted(wanted - brought, key=_order):
         yield _placed(layout, body[:limit], module, _words(module, name))
 
 
 def _first_run(layout: Layout, others: Sequence[PlacedEdit]) -> int:
-    """The index of the first edited statement at module level that runs on import, the number of all if there is none."""
+    """The index at module level before which an import must stand: that of the first new code that runs on import."""
     body = layout.source.tree.body
-    touched = {layout.tree.top(node) for edit in others for node in places(edit)}
-    runs = (index for index, item in enumerate(body) if item in touched and not isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    return next(runs, len(body))
+    limit = len(body)
+    for edit in others:
+        if isinstance(edit, Remove):
+            continue
+        for node in places(edit):
+            top = layout.tree.top(node)
+            index = next(index for index, item in enumerate(body) if item is top)
+            if isinstance(edit, InsertAfter) and node is top:
+                limit = min(limit, index + 1)
+            elif node is top or not isinstance(top, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                limit = min(limit, index)
+    return limit
 
 
 def _brings(statement: ast.stmt, removed: set[ast.alias]) -> Iterator[_Name]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torchfix.layout import Layout, tokens
 from torchfix.source import SourceFile
 
-_COMMENT = re.compile(r"#\s*torchfix:\s*(?P<kind>ignore-file|ignore)\b(?:\s*\[(?P<rules>[^\]]*)\])?", re.IGNORECASE)
+_COMMENT = re.compile(r"#\s*torchfix:\s*(?P<kind>ignore-file|ignore)\b(?:\s*\[(?P<rules>[^\]]*)\])?")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def suppressions(source: SourceFile) -> tuple[Suppression, ...]:
         for token in tokens(source.text):
             if token.type == tokenize.COMMENT:
                 match = _COMMENT.match(token.string)
-                if match and (top or match["kind"].lower() == "ignore"):
+                if match and (top or match["kind"] == "ignore"):
                     found.append(_suppression(source, token, match))
             elif token.type in (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
                 starts = starts or token.type == tokenize.NEWLINE
@@ -62,13 +62,13 @@ def suppressions(source: SourceFile) -> tuple[Suppression, ...]:
 def _suppression(source: SourceFile, token: tokenize.TokenInfo, match: re.Match[str]) -> Suppression:
     line, column = token.start
     named = match["rules"]
-    rules = None if named is None else frozenset(word.strip().lower() for word in named.split(",") if word.strip())
+    rules = None if named is None else frozenset(word.strip() for word in named.split(",") if word.strip())
     return Suppression(
         offset=source.line_start(line) + column,
         line=line,
         words=match[0],
         rules=rules,
-        whole_file=match["kind"].lower() == "ignore-file",
+        whole_file=match["kind"] == "ignore-file",
         alone=not token.line[:column].strip(),
     )
 

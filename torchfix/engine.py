@@ -192,7 +192,7 @@ class _Work:
     def _findings(self, facts: Facts) -> Iterator[Finding]:
         source = facts.source
         source.tree  # noqa: B018  a file that does not parse ends here, whatever the transforms ask
-        for chosen in self._concerned(source.encode(source.text)):
+        for chosen in self._concerned(source.text.encode(errors="replace")):
             self.step = f"the rule {chosen.transform.name}"
             for finding in chosen.transform.find(facts, chosen.options):
                 yield replace(finding, transform=chosen.transform.name)

@@ -56,7 +56,9 @@ class SourceFile:
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         except SyntaxError as error:
-            raise SourceError("encoding", str(error), help="correct the encoding cookie or save the file as UTF-8") from error
+            if "missing encoding declaration" not in str(error):
+                raise SourceError("encoding", str(error), help="correct the encoding cookie or save the file as UTF-8") from error
+            encoding = "utf-8"  # without a cookie: decoding below finds the line that does not fit
         bom = data.startswith(codecs.BOM_UTF8)
         codec = "utf-8" if bom else encoding
         body = data[len(codecs.BOM_UTF8) :] if bom else data

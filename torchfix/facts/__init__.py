@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from functools import cached_property
 
+from torchfix.facts.batches import Batches
 from torchfix.facts.calls import Calls
 from torchfix.facts.companions import Companions
 from torchfix.facts.creations import Creations
@@ -24,13 +25,17 @@ from torchfix.facts.names import Names
 from torchfix.facts.optimizers import Optimizers
 from torchfix.facts.options import Options
 from torchfix.facts.precision import Precision
+from torchfix.facts.placement import Placement
 from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
 from torchfix.facts.reductions import Reductions
 from torchfix.facts.regions import GRADIENT_SWITCHES, Regions
 from torchfix.facts.replicas import Replicas
+from torchfix.facts.reports import Reports
 from torchfix.facts.states import States
 from torchfix.facts.targets import Targets
+from torchfix.facts.scripts import Script
+from torchfix.facts.shares import Shares
 from torchfix.facts.tree import FUNCTIONS, Function, Tree
 from torchfix.facts.updates import Updates
 from torchfix.facts.values import Values
@@ -138,6 +143,11 @@ class Facts:
         return Destinations(self)
 
     @cached_property
+    def batches(self) -> Batches:
+        """Batches in host memory, and their copies."""
+        return Batches(self)
+
+    @cached_property
     def workers(self) -> Workers:
         """What runs in the loaders' workers."""
         return Workers(self)
@@ -183,6 +193,16 @@ class Facts:
         return Program(self)
 
     @cached_property
+    def script(self) -> Script:
+        """The file as a script."""
+        return Script(self)
+
+    @cached_property
+    def placement(self) -> Placement:
+        """GPUs that are named by their number."""
+        return Placement(self)
+
+    @cached_property
     def replicas(self) -> Replicas:
         """Networks that are replicated over GPUs."""
         return Replicas(self)
@@ -191,6 +211,16 @@ class Facts:
     def effects(self) -> Effects:
         """What is printed, written, logged and downloaded."""
         return Effects(self)
+
+    @cached_property
+    def reports(self) -> Reports:
+        """Which statements only report."""
+        return Reports(self)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Training loops whose batches may be shared out."""
+        return Shares(self)
 
     @cached_property
     def lockstep(self) -> Lockstep:

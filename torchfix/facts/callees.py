@@ -28,10 +28,10 @@ def called(facts: Facts, call: ast.Call) -> Iterator[tuple[Facts, Function]]:
             yield found.facts, found.node
         return
     source = receiver(call)
-    if source is None or not isinstance(call.func, ast.Attribute):
-        return
-    for owner in classes_of(facts, source):
-        found = method(owner, call.func.attr)
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    owners = [(owner, name) for owner in classes_of(facts, source)] if source is not None else []
+    for owner, sought in owners or [(owner, "__call__") for owner in classes_of(facts, call.func)]:
+        found = method(owner, sought)
         if found is not None and isinstance(found.node, FUNCTIONS):
             yield found.facts, found.node
 

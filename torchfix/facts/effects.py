@@ -67,6 +67,8 @@ _LOGGING_METHODS = frozenset(
     """add_scalar add_scalars add_image add_images add_histogram add_text add_graph add_figure add_hparams add_embedding add_video
     add_audio add_pr_curve add_custom_scalars log_metric log_metrics log_artifact writerow writerows writeheader writelines""".split()
 )
+# A method with such a name, called for nothing but its effect on an object of a library, is taken to write.
+_SAVING = ("save", "write", "dump", "export")
 _TRACKERS = ("wandb.", "mlflow.", "comet_ml.", "neptune.", "swanlab.", "clearml.", "aim.", "trackio.", "nsml.")
 _DOWNLOADS = _words(
     """urllib.request.urlretrieve torch.hub.load torch.hub.download_url_to_file torchvision.datasets.utils.download_url
@@ -175,7 +177,8 @@ class Effects:
             return Effect.LOG
         if any((meaning or "").startswith(_TRACKERS) for meaning in meanings):
             return Effect.LOG
-        return None
+        stated = isinstance(self._facts.tree.parent(call), ast.Expr) and next(called(self._facts, call), None) is None
+        return Effect.WRITE if stated and name.startswith(_SAVING) else None
 
     @staticmethod
     def _is_bar(meaning: str | None) -> bool:
@@ -277,21 +280,21 @@ class Effects:
         alone = effects and effects <= REPORTS | {Effect.OPEN} and functions
         return bool(alone) and all(facts.effects._only_computes(function, reports=True) for facts, function in functions)
 
-    def _block_reports(self, statement: ast.For | ast.With) -> bool:
+    def _block_reports(self, block: ast.For | ast.With) -> bool:
         """A loop that prints or writes, or a file that is opened, written and closed; no name of it is read behind it."""
-        if isinstance(statement, ast.With):
-            opened = [item.context_expr for item in statement.items]
-            if not all(isinstance(item, ast.Call) and self.own(item) is Effect.OPEN for item in opened):
-                return False
-            if not all(self.is_pure(part) for item in opened if isinstance(item, ast.Call) for part in item.args):
-                return False
-        elif statement.orelse or not self.is_pure(statement.iter) or not isinstance(statement.iter, (ast.Call, ast.Name, ast.Attribute, ast.Subscript)):
+        if not (self._opens_files(block) if isinstance(block, ast.With) else self._goes_over_data(block)):
             return False
-        elif self._facts.loaders.by_loop.get(statement):
-            return False
-        if not all(self.only_reports(item) or self._writes_to_handle(item) or self._is_scratch(item, statement) for item in statement.body):
-            return False
-        return any(self.only_reports(item) or self._writes_to_handle(item) for item in statement.body) and self._leaves_no_name(statement)
+        speaking = [self.only_reports(item) or self._writes_to_handle(item) for item in block.body]
+        quiet = (item for item, speaks in zip(block.body, speaking) if not speaks)
+        return any(speaking) and all(self._is_scratch(item) for item in quiet) and self._leaves_no_name(block)
+
+    def _opens_files(self, block: ast.With) -> bool:
+        opened = [item.context_expr for item in block.items]
+        return all(isinstance(item, ast.Call) and self.own(item) is Effect.OPEN and all(map(self.is_pure, item.args)) for item in opened)
+
+    def _goes_over_data(self, block: ast.For) -> bool:
+        """Whether a loop only reads what it goes over; the batches of a loader are made anew."""
+        return not block.orelse and self.is_pure(block.iter) and self._facts.loaders.of(block.iter) is None and block not in self._facts.loaders.by_loop
 
     def _writes_to_handle(self, statement: ast.stmt) -> bool:
         """``f.write(...)`` on an open file."""
@@ -303,9 +306,10 @@ class Effects:
             and all(self.is_pure(part) for part in (*call.args, *(item.value for item in call.keywords)))
         )
 
-    def _is_scratch(self, statement: ast.stmt, block: ast.stmt) -> bool:
-        """Whether a statement of a block only computes a value for a name that is read inside the block alone."""
-        return isinstance(statement, ast.Assign) and all(isinstance(item, ast.Name) for item in statement.targets) and self.is_pure(statement.value)
+    def _is_scratch(self, statement: ast.stmt) -> bool:
+        """Whether a statement only computes a value for a name."""
+        names = isinstance(statement, ast.Assign) and all(isinstance(item, ast.Name) for item in statement.targets)
+        return names and isinstance(statement, ast.Assign) and self.is_pure(statement.value)
 
     def _leaves_no_name(self, block: ast.stmt) -> bool:
         tree = self._facts.tree
@@ -314,14 +318,23 @@ class Effects:
 
     # Places ---------------------------------------------------------------------------------------------------
 
-    def calls(self) -> Iterator[tuple[ast.Call, frozenset[Effect]]]:
-        """The calls of the file's main line that do something to the outside, with what they do, in text order.
+    def here(self, call: ast.Call) -> frozenset[Effect]:
+        """What a call does that is not done by a statement of this file's own main line: by itself, or in other code."""
+        own = self.own(call)
+        found = {own} if own is not None else set()
+        for facts, function in called(self._facts, call):
+            if facts is not self._facts or not self.in_main_line(function.body[0]):
+                found |= facts.effects.of_function(function)
+        return frozenset(found)
 
-        The main line is what runs in the training processes: not the methods of datasets and networks.
+    def calls(self) -> Iterator[tuple[ast.Call, frozenset[Effect]]]:
+        """The calls of the file's main line that do something to the outside, with what :meth:`here` says of them.
+
+        The main line is what runs in the training process: not the methods of datasets and networks.
         """
         for calls in self._facts.tree.calls.values():
             for call in calls:
-                effects = self.of(call)
+                effects = self.here(call)
                 if effects and self.in_main_line(call):
                     yield call, effects
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.callees import called
+from torchfix.facts.calls import keyword
 from torchfix.facts.loaders import DATA_LOADER
 from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, dotted, walk_here
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _DIFFERING = ("time.", "random.", "numpy.random.", "datetime.datetime.now", "datetime.datetime.today", "uuid.", "secrets.", "os.getpid")
 _DIFFERING_CALLS = frozenset(["builtins.input", "builtins.next", "builtins.id", "torch.cuda.memory_allocated", "torch.randperm"])
 _DRAWS = frozenset(["rand", "randn", "randint", "bernoulli", "multinomial", "normal"])
+_FIXED = (Bound.IMPORT, Bound.STAR, Bound.FUNCTION, Bound.CLASS)
 _SEEDING = (".seed", ".manual_seed")
 _LEAVING = frozenset(["sys.exit", "builtins.exit", "builtins.quit", "os._exit"])
 
@@ -65,6 +67,8 @@ class Lockstep:
         return self._asked[key]
 
     def _judge(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.expr) and self._facts.loaders.of(node):
+            return False  # its batches differ, their number does not
         if isinstance(node, ast.Name):
             return isinstance(node.ctx, ast.Load) and self._name_differs(node)
         if isinstance(node, ast.Attribute):
@@ -76,12 +80,10 @@ class Lockstep:
     def _name_differs(self, name: ast.Name) -> bool:
         if self._facts.is_self(name):
             return False
-        bindings = self._facts.flow.reaching(name)
-        return any(self._binding_differs(binding) for binding in bindings) or self._is_fed(name)
+        bindings = [binding for binding in self._facts.flow.reaching(name) if binding.how not in _FIXED]
+        return any(self._binding_differs(binding) for binding in bindings) or (bool(bindings) and self._is_fed(name))
 
     def _binding_differs(self, binding: Binding) -> bool:
-        if binding.how in (Bound.IMPORT, Bound.STAR, Bound.FUNCTION, Bound.CLASS):
-            return False
         if binding.how is Bound.PARAMETER:
             return self._parameter_differs(binding.node)
         if binding.value is None:
@@ -160,7 +162,7 @@ class Lockstep:
         if meaning.startswith(_DIFFERING) or meaning in _DIFFERING_CALLS:
             return True
         if meaning.startswith("torch.") and meaning.rpartition(".")[2] in _DRAWS:
-            return True
+            return keyword(call, "generator") is None
         return any(facts.lockstep._function_differs(function) for facts, function in called(self._facts, call))
 
     def _function_differs(self, function: Function) -> bool:

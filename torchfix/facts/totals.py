@@ -58,7 +58,8 @@ def totals(loop: Loop) -> Iterator[Total]:
 
 
 def _additions(loop: Loop, name: ast.Name) -> list[ast.AugAssign]:
-    return [item for item in loop.nodes() if isinstance(item, ast.AugAssign) and isinstance(item.target, ast.Name) and item.target.id == name.id]
+    added = [item for item in loop.nodes() if isinstance(item, ast.AugAssign)]
+    return [item for item in added if isinstance(item.target, ast.Name) and item.target.id == name.id]
 
 
 def _joining(loop: Loop, name: ast.Name, added: list[ast.expr]) -> Joining:

@@ -1,0 +1,157 @@
+"""The places at which a script reports to the outside, grouped as they are when one process does it for all."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchfix.facts.effects import REPORTS, Effect
+from torchfix.facts.models import derives
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.tree import FUNCTIONS
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+Run = tuple[ast.stmt, ast.stmt]
+_BLOCKS = ("body", "orelse", "finalbody")
+_OBSTACLES = {
+    Effect.ASK: ("interactive", "waits for somebody at the keyboard, in every process", "take the answer from the command line"),
+    Effect.SHELL: ("shell-command", "runs a command, in every process", "run it before the training, in the shell"),
+}
+
+
+class Reports:
+    """Questions about the reporting of one file's main line."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Neighbouring statements that only report, each as its first and its last."""
+        return tuple(run for block in self._blocks() for run in _runs(block, self._facts.effects.only_reports))
+
+    @cached_property
+    def preparations(self) -> tuple[Run, ...]:
+        """Neighbouring statements that download or prepare files which all processes read."""
+        return tuple(run for block in self._blocks() for run in _runs(block, self._prepares))
+
+    @cached_property
+    def opened(self) -> tuple[ast.Call, ...]:
+        """The calls that make a log or an open file for later statements that only report."""
+        return tuple(call for call, effects in self._facts.effects.calls() if self._opens(call, effects) and not self._is_covered(call))
+
+    @cached_property
+    def bars(self) -> tuple[ast.Call, ...]:
+        """The progress bars."""
+        return tuple(call for call, effects in self._facts.effects.calls() if effects == {Effect.BAR} and self._is_inside(call))
+
+    def obstacles(self) -> Iterator[Obstacle]:
+        """What the script does to the outside that one process cannot do for all."""
+        for call, effects in self._facts.effects.calls():
+            for effect in effects & _OBSTACLES.keys():
+                code, words, help = _OBSTACLES[effect]
+                yield Obstacle(code, f"line {call.lineno} {words}", help)
+            writes = effects & {Effect.WRITE, Effect.LOG, Effect.OPEN, Effect.DOWNLOAD}
+            if writes and not self._is_covered(call) and call not in self.opened:
+                what = min(writes, key=lambda effect: effect.name).value
+                yield Obstacle(
+                    "effect-unseparated",
+                    f"line {call.lineno} {what} in the middle of other work, and would do so in every process",
+                    "give it a statement of its own in a function of this file",
+                )
+        for call in self.opened:
+            yield from self._uses_of(call)
+
+    # Which statements -----------------------------------------------------------------------------------------
+
+    def _blocks(self) -> Iterator[list[ast.stmt]]:
+        """The blocks of the main line, outermost first; what runs on import is none of it."""
+        guard = self._facts.script.guard
+        roots = [guard.body] if guard is not None else []
+        roots += [function.body for function in self._facts.tree.functions if self._facts.effects.in_main_line(function.body[0])]
+        while roots:
+            block = roots.pop(0)
+            yield block
+            for statement in block:
+                if self._facts.effects.only_reports(statement) or isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+                    continue
+                roots += [inner for name in _BLOCKS if (inner := getattr(statement, name, None))]
+                roots += [item.body for name in ("handlers", "cases") for item in getattr(statement, name, ())]
+
+    def _prepares(self, statement: ast.stmt) -> bool:
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)):
+            return False
+        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        return any(self._readies(call) for call in calls) and not any(call in self._facts.lockstep.meetings for call in calls)
+
+    def _readies(self, call: ast.Call) -> bool:
+        """Whether a call downloads, or makes a dataset whose constructor writes files."""
+        effects = self._facts.effects.here(call)
+        made = self._facts.names.definition(call.func)
+        dataset = made is not None and derives(made, ("torch.utils.data.", "torchvision.datasets."))
+        return Effect.DOWNLOAD in effects or (dataset and bool(effects & {Effect.WRITE, Effect.OPEN}))
+
+    def _opens(self, call: ast.Call, effects: frozenset[Effect]) -> bool:
+        """Whether a call makes an object that later statements report with, and gives it a name."""
+        made = self._facts.names.definition(call.func)
+        keeps = made is not None and isinstance(made.node, ast.ClassDef) and not derives(made, ("torch.",)) and bool(effects & REPORTS)
+        statement = self._facts.tree.statement(call)
+        alone = isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], (ast.Name, ast.Attribute))
+        return alone and self._is_inside(call) and (Effect.OPEN in effects or keeps) and self._facts.effects.own(call) in (None, Effect.OPEN, Effect.LOG)
+
+    def _is_inside(self, call: ast.Call) -> bool:
+        """Whether a call runs from the main guard only, when the processes know each other."""
+        return self._facts.script.is_started_by_guard(call)
+
+    def _is_covered(self, call: ast.Call) -> bool:
+        tree = self._facts.tree
+        around = {id(outer) for outer in tree.ancestors(call)}
+        for first, last in (*self.runs, *self.preparations):
+            block = tree.block(first)
+            low, high = block.index(first), block.index(last)
+            if any(id(statement) in around for statement in block[low : high + 1]):
+                return True
+        return False
+
+    def _uses_of(self, call: ast.Call) -> Iterator[Obstacle]:
+        """Uses of a log that only one process has, other than reporting, handing it on, and asking whether there is one."""
+        tree = self._facts.tree
+        statement = tree.statement(call)
+        assert isinstance(statement, ast.Assign)
+        target = statement.targets[0]
+        alike = tree.names.get(target.id, []) if isinstance(target, ast.Name) else tree.attributes.get(getattr(target, "attr", ""), [])
+        for use in alike:
+            if not isinstance(use.ctx, ast.Load) or self._facts.values.of(use) is None or not self._holds(use, call):
+                continue
+            parent = tree.parent(use)
+            reached = isinstance(parent, ast.Attribute) or (isinstance(parent, ast.withitem))
+            if reached and not self._is_covered_node(use):
+                yield Obstacle(
+                    "log-in-use",
+                    f"line {use.lineno} needs the log of line {call.lineno}, which only the first process would have",
+                    "keep what is computed apart from what is logged",
+                )
+
+    def _holds(self, use: ast.expr, call: ast.Call) -> bool:
+        return any(value.node is call for value in self._facts.values.of(use) or ())
+
+    def _is_covered_node(self, node: ast.AST) -> bool:
+        call = self._facts.tree.nearest(node, ast.Call)
+        return call is not None and self._is_covered(call)
+
+
+def _runs(block: list[ast.stmt], belongs: Callable[[ast.stmt], bool]) -> Iterator[Run]:
+    first: ast.stmt | None = None
+    last: ast.stmt | None = None
+    for statement in block:
+        if belongs(statement):
+            first, last = first or statement, statement
+        elif first is not None and last is not None:
+            yield first, last
+            first = None
+    if first is not None and last is not None:
+        yield first, last

@@ -413,11 +413,12 @@ class _Conversion:
             statement = facts.tree.statement(loader.call)
             sampler = self._samplers[loader] = facts.names.fresh("sampler", "train_sampler", "distributed_sampler")
             given = facts.source.segment(dataset)
-            shuffled = "False" if shuffle is None else facts.source.segment(shuffle)
+            shuffled = facts.source.segment(shuffle) if shuffle is not None and _is_shuffled(loader) else "False"
             made = f"{self._beside(loader.call.func, 'DistributedSampler')}({given}, shuffle={shuffled})"
             yield InsertBefore(statement, f"{sampler} = {made} if {self._call('process_count')}() > 1 else None")
             yield Replace(size, f"{self._call('batch_share')}($size)", {"size": size})
-            if shuffle is not None and not is_constant(shuffle, False):
+            if _is_shuffled(loader):
+                assert shuffle is not None
                 alone = is_constant(shuffle, True)
                 yield Replace(shuffle, f"{sampler} is None" if alone else f"$shuffle and {sampler} is None", {} if alone else {"shuffle": shuffle})
             yield SetArgument(loader.call, "sampler", sampler)
@@ -431,7 +432,8 @@ class _Conversion:
         for loop in self._facts.shares.loops:
             for loader in loop.loaders:
                 named = self._facts.shares.named(loop, loader)
-                assert named is not None
+                if named is None or not _is_shuffled(loader):
+                    continue
                 written = self._facts.source.segment(named)
                 epoch = _epoch(self._facts, loop) or f"{written}.sampler.epoch + 1"
                 code = f"if {self._call('process_count')}() > 1:\n    {written}.sampler.set_epoch({epoch})"
@@ -492,9 +494,11 @@ class _Conversion:
             self._used |= inside
             waiting += inside
         code = "\n\n".join(Template(text).substitute(spelled).strip("\n") + "\n" for name, text in _HELPERS.items() if name in self._used)
-        first = next((item for item in facts.tree.module.body if isinstance(item, (ast.FunctionDef, ast.ClassDef))), facts.script.guard)
+        body = facts.tree.module.body
+        first = next((item for item in body if isinstance(item, (ast.FunctionDef, ast.ClassDef))), facts.script.guard)
         assert first is not None
-        yield InsertBefore(first, code)
+        place = body.index(first)
+        yield InsertAfter(body[place - 1], f"\n\n{code}") if place else InsertBefore(first, code)
         yield from (AddImport(module) for name, module in _IMPORTS.items() if name in self._used)
         if facts.names.spell("torch", first) is None:
             yield AddImport("torch")
@@ -508,6 +512,11 @@ class _Conversion:
                     yield RemoveImport(node.module or "", "DataParallel")
         if any(isinstance(loader.call.func, ast.Name) for loader in self._facts.shares.loaders):
             yield AddImport("torch.utils.data", "DistributedSampler")
+
+
+def _is_shuffled(loader: Loader) -> bool:
+    shuffle = loader.argument("shuffle")
+    return not (shuffle is None or is_constant(shuffle, False) or is_constant(shuffle, None))
 
 
 def _epoch(facts: Facts, loop: Loop) -> str | None:

@@ -42,6 +42,9 @@ def test_code_of_workers(text: str, expected: bool) -> None:
 
 def test_dataset_of_another_file_calls_a_helper() -> None:
     """A function that a dataset elsewhere calls runs in workers too."""
-    data = "from torch.utils.data import Dataset\nfrom sound import spectrum\nclass D(Dataset):\n    def __getitem__(self, i):\n        return spectrum(i)\n"
+    data = (
+        "from torch.utils.data import Dataset\nfrom sound import spectrum\n"
+        "class D(Dataset):\n    def __getitem__(self, i):\n        return spectrum(i)\n"
+    )
     facts = facts_of("def spectrum(i):\n    place()\n", "sound.py", {"data.py": data})
     assert facts.workers.run(node(facts, "place()"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import argument, receiver
@@ -53,6 +54,7 @@ _ANY = Device(frozenset("?"), None)
 _ACCELERATORS = frozenset({"cuda", "mps", "xpu", "mtia", "privateuseone"})
 # Calls that number the devices of a machine.
 ORDINALS = ("torch.cuda.current_device", "torch.distributed.get_rank", "builtins.int")
+_OTHERS = ("mps", "xpu", "xla", "npu", "hpu", "mlu", "musa")
 _DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "xla", "npu", "hpu", "meta", "mlu", "musa", "privateuseone")
 
 
@@ -209,6 +211,19 @@ class Devices:
             moves = last_name(parent.func) == "to" and target is not None and facts.models.is_module(target)
             return moves and not _may_be_dtype(use)
         return False
+
+    def names_others(self) -> bool:
+        """Whether a file of the program speaks of devices other than CUDA and the host."""
+        return any(facts.devices._names_others for facts in self._facts.program.everywhere)
+
+    @cached_property
+    def _names_others(self) -> bool:
+        tree = self._facts.tree
+        asked = (use for name in ("mps", "xpu") for use in tree.attributes.get(name, ()))
+        if any((self._facts.names.qualified(use) or "").startswith("torch.") for use in asked):
+            return True
+        texts = (node.value for node in ast.walk(tree.module) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        return any(text.partition(":")[0] in _OTHERS for text in texts)
 
     def transfer(self, call: ast.Call) -> Transfer | None:
         """A ``.cuda()``, ``.to(device)`` or ``.type(tensor type)`` call as a transfer; None where it is not surely one."""

@@ -1,0 +1,156 @@
+"""Batches on their way through the host: which expressions are still in host memory as a loader made them, and where they are copied."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.calls import receiver
+from torchfix.facts.devices import Device, Transfer
+from torchfix.facts.loaders import DATA_LOADER, Loader
+from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, last_name
+from torchfix.facts.values import ELEMENT, Value
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+# Methods whose result is the tensor itself, or one like it, in host memory.
+_ON_HOST = frozenset(
+    """view reshape squeeze unsqueeze permute transpose flatten contiguous detach clone pin_memory
+    float double half bfloat16 long int short byte bool""".split()
+)
+# Functions that make a tensor of values that are not tensors yet.
+_MAKING = ("torch.from_numpy", "torch.tensor", "torch.as_tensor")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch, or a part of one, in host memory.
+
+    Args:
+        loaders: the loaders that may have made it.
+        is_whole: whether it is the batch as the loader gives it, rather than an entry of it.
+        is_made: whether the program made the tensor itself (of numpy arrays), so that no loader can pin it.
+    """
+
+    loaders: tuple[Loader, ...]
+    is_whole: bool = False
+    is_made: bool = False
+
+
+class Batches:
+    """Questions about the batches that one file handles."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._asked: dict[int, Part | None] = {}
+        self._repeated: dict[int, bool] = {}
+
+    def on_host(self, expression: ast.expr) -> Part | None:
+        """The part of a batch that an expression surely is, still in host memory; None for anything else."""
+        key = id(expression)
+        if key not in self._asked:
+            self._asked[key] = Part(())  # ``x = x.float()``: the circle adds nothing new
+            self._asked[key] = self._judge(expression)
+        return self._asked[key]
+
+    def _judge(self, expression: ast.expr) -> Part | None:
+        parts = [value.facts.batches._of_value(value) for value in self._facts.values.of(expression) or ()]
+        known = [part for part in parts if part is not None]
+        loaders = tuple(dict.fromkeys(loader for part in known for loader in part.loaders))
+        if not loaders or len(known) != len(parts):
+            return None
+        return Part(loaders, any(part.is_whole for part in known), any(part.is_made for part in known))
+
+    def _of_value(self, value: Value) -> Part | None:
+        node = value.node
+        if isinstance(node, ast.Subscript):
+            return self._entry(node.value)
+        if not isinstance(node, ast.Call):
+            return None
+        meaning, method, source = self._facts.calls.meaning(node), last_name(node.func), receiver(node)
+        if meaning == DATA_LOADER and value.path[:1] == (ELEMENT,):
+            return Part((Loader(self._facts, node),), is_whole=len(value.path) == 1)
+        if meaning == "torch.autograd.Variable" and node.args:
+            return self.on_host(node.args[0])
+        if meaning in _MAKING and node.args:
+            inner = self.on_host(node.args[0])
+            return Part(inner.loaders, is_made=True) if inner is not None else None
+        if source is None:
+            return None
+        if method in ("items", "values") and value.path[:1] == (ELEMENT,) and value.path[:2] != (ELEMENT, 0):
+            return self._entry(source)
+        return self.on_host(source) if method in _ON_HOST or self._stays(node) else None
+
+    def _entry(self, batch: ast.expr) -> Part | None:
+        inner = self.on_host(batch)
+        return Part(inner.loaders, is_made=inner.is_made) if inner is not None else None
+
+    def _stays(self, call: ast.Call) -> bool:
+        """Whether ``.to(...)`` or ``.type(...)`` leaves a tensor on the host."""
+        transfer = self._facts.devices.transfer(call)
+        if transfer is not None:
+            return transfer.device.only_cpu
+        return last_name(call.func) in ("to", "type") and bool(call.args) and self._facts.kinds.is_dtype(call.args[0])
+
+    def copy(self, call: ast.Call) -> tuple[Transfer, Part] | None:
+        """A call that copies a part of a batch from the host to a device.
+
+        What ``.to(x)`` is given need not be known here: a device, a dtype and a tensor all leave the source on the host.
+        """
+        source = receiver(call)
+        part = self.on_host(source) if source is not None else None
+        if part is None or source is None:
+            return None
+        transfer = self._facts.devices.transfer(call)
+        given = call.args[0] if call.args else None
+        if transfer is None and last_name(call.func) == "to" and isinstance(given, (ast.Name, ast.Attribute)) and not self._stays(call):
+            transfer = Transfer(call, source, given, Device(frozenset("?"), None))
+        return None if transfer is None or transfer.device.only_cpu else (transfer, part)
+
+    def is_repeated(self, node: ast.AST) -> bool:
+        """Whether a place runs again and again: in a loop that goes on, or in a function that is called from one."""
+        tree = self._facts.tree
+        loop, function = tree.nearest(node, LOOPS), tree.function(node)
+        if isinstance(loop, LOOPS) and (function is None or tree.is_within(loop, function)):
+            return not _runs_once(loop)
+        return function is not None and self._is_called_repeatedly(function)
+
+    def _is_called_repeatedly(self, function: Function) -> bool:
+        key = id(function)
+        if key not in self._repeated:
+            self._repeated[key] = False  # recursion alone is no loop
+            calls = self._facts.callers_everywhere(function)
+            self._repeated[key] = calls is None or any(facts.batches.is_repeated(call) for facts, call in calls)
+        return self._repeated[key]
+
+    def written_after(self, transfer: Transfer) -> ast.Name | None:
+        """A place behind a copy, in the same loop or function, that writes into the tensor on the host."""
+        root: ast.AST = transfer.source
+        while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        if not isinstance(root, ast.Name):
+            return None
+        tree = self._facts.tree
+        around = tree.nearest(transfer.call, (*LOOPS, *FUNCTIONS)) or tree.module
+        for use in self._facts.writes.to(root):
+            later = (use.lineno, use.col_offset) > (transfer.call.lineno, transfer.call.col_offset)
+            if later and tree.is_within(use, around) and not self._replaces_entry(use) and self.on_host(use) is not None:
+                return use
+        return None
+
+    def _replaces_entry(self, use: ast.Name) -> bool:
+        """Whether ``batch[key] = value`` puts another tensor into a dictionary, rather than values into a tensor."""
+        store = self._facts.tree.parent(use)
+        if not (isinstance(store, ast.Subscript) and isinstance(store.ctx, ast.Store)):
+            return False
+        if isinstance(store.slice, ast.Constant):
+            return isinstance(store.slice.value, str)
+        parents = [self._facts.tree.parent(other) for other in self._facts.names.uses(use)]
+        return any(isinstance(parent, ast.Attribute) and parent.attr in ("items", "keys", "values") for parent in parents)
+
+
+def _runs_once(loop: LoopNode) -> bool:
+    """Whether a loop ends with its first iteration."""
+    return any(isinstance(statement, (ast.Break, ast.Return)) for statement in loop.body)

@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
-from torchfix import files, registry, report
+from torchfix import files
 from torchfix.files import FileError
-from torchfix.report import rules as about_rules
-from torchfix.report.screen import Paint, encoded, put_error, put_out
-from torchfix.run import STANDARD_INPUT, Mode, run
 from torchfix.settings import COLORS, FORMATS, OUTPUT_FORMATS, RISKS, load
 from torchfix.usage import UsageError
 from torchfix.version import VERSION
+
+# What a run needs is imported by the commands below: --help shall not wait for it.
 
 _EPILOG = (
     "Exit codes: 0 nothing to change, or all of it was written; 1 there is a change that was only shown; 2 wrong usage or "
@@ -24,9 +23,9 @@ _EPILOG = (
 )
 
 
-def _app(**options: str) -> typer.Typer:
+def _app() -> typer.Typer:
     """A command without colours of its own: rich would cost as much as the whole run, and wrap what scripts read."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)  # type: ignore[arg-type]
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 _fix_app, _rules_app = _app(), _app()
@@ -39,18 +38,17 @@ def command(words: Sequence[str]) -> int:
         app(args=list(rest), prog_name=name)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    except UsageError as error:
+    except (UsageError, FileError) as error:
+        from torchfix.report.screen import put_error
+
         put_error(f"error: {error}\n")
-        return 2
-    except FileError as error:
-        put_error(f"error: {error}\n")
-        return 3
+        return 2 if isinstance(error, UsageError) else 3
     return 0
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        put_out(f"torchfix {VERSION}\n".encode())
+        typer.echo(f"torchfix {VERSION}")
         raise typer.Exit
 
 
@@ -98,6 +96,9 @@ def _fix(
 
     Lists what it finds; --diff shows the change, --apply writes it.
     """
+    from torchfix import report
+    from torchfix.run import STANDARD_INPUT, Mode, run
+
     if diff and apply:
         raise UsageError("--diff and --apply exclude each other")
     mode = Mode.DIFF if diff else Mode.APPLY if apply else Mode.LIST
@@ -136,6 +137,10 @@ def _rules(
     color: Annotated[str | None, typer.Option(metavar=_words(COLORS), help="When to use colours.  [default: auto]")] = None,
 ) -> None:
     """List the rules, or explain one: why, before and after, safety, reference."""
+    from torchfix import registry
+    from torchfix.report import rules as about_rules
+    from torchfix.report.screen import Paint, encoded, put_out
+
     chosen = registry.discover() if name is None else (registry.find(name),)
     settings = load({"output_format": output_format, "color": color}, ".", isolated=True)
     paint = Paint(settings.color, sys.stdout)

@@ -13,12 +13,14 @@ import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchfix import files
-from torchfix.style import Style
 from torchfix.transform import Risk, Transform
 from torchfix.usage import UsageError, nearest
+
+if TYPE_CHECKING:
+    from torchfix.style import Style
 
 FORMATS = ("auto", "changed", "file", "off")
 OUTPUT_FORMATS = ("text", "json")
@@ -171,6 +173,8 @@ def tool_table(document: Mapping[str, Any], tool: str, path: str) -> Mapping[str
 
 def black_style(table: Mapping[str, Any]) -> Style:
     """Black's settings out of its table; what Black itself would refuse counts as not given."""
+    from torchfix.style import Style  # it reads code, which settings alone do not need
+
     length = table.get("line-length")
     versions = table.get("target-version", ())
     return Style(

@@ -311,13 +311,18 @@ class _Behind:
         meaning = facts.calls.meaning(call)
         if meaning is not None and not meaning.startswith("."):
             return list(call.args) if meaning in ("torch.cat", "torch.stack") else []
-        return [source] if source is not None else []
+        if source is None:
+            self._reader.note(Trait.UNSEEN_DATA, facts, call)
+            return []
+        return [source]
 
 
 def _table(origin: Origin) -> ast.Call | None:
     """The ``load_dataset`` call behind a Hugging Face dataset, through splits and methods that give a table again."""
     node: ast.expr = origin.node
-    while True:
+    seen: set[ast.expr] = set()
+    while node not in seen:
+        seen.add(node)
         if isinstance(node, ast.Subscript):
             node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TABLE_METHODS:
@@ -331,6 +336,7 @@ def _table(origin: Origin) -> ast.Call | None:
             node = reaching[0].value
         else:
             return None
+    return None
 
 
 def _stored_entries(facts: Facts, container: ast.expr) -> list[ast.expr]:

@@ -143,12 +143,20 @@ def test_a_project_declares_its_torch(folder: Path) -> None:
     assert context(folder, settings=Settings(torch=(2, 1)))[0].torch == (2, 1)
 
 
-def test_rules_that_write_newer_code_are_left_out(folder: Path) -> None:
-    """A rule that writes what the oldest torch lacks does not run, and the run says so."""
+def test_what_writes_newer_code_is_held(folder: Path) -> None:
+    """A finding whose change the oldest torch would not understand is held, and says what would free it."""
     lay(folder, a=TOY)
 
-    assert run(["a.py"], Mode.LIST, Settings(torch=(2, 9))).left_out == frozenset()
-    assert run(["a.py"], Mode.LIST, Settings(torch=(2, 8))).left_out == frozenset({("future-toy", "2.9")})
+    (newer,) = run(["a.py"], Mode.LIST, Settings(torch=(1, 0), select=("toy-size",))).results
+    (older,) = run(["a.py"], Mode.LIST, Settings(torch=(0, 4), select=("toy-size",))).results
+
+    assert newer.outcome is Outcome.CHANGED
+    assert older.outcome is Outcome.CLEAN
+    assert older.notes[0].reason == Reason(
+        "torch-too-old",
+        "it writes what torch 1.0 brought, and the code must run on torch 0.4",
+        "raise the project's lower bound, or set it with --torch 1.0",
+    )
 
 
 def test_each_project_has_its_own_view(folder: Path) -> None:

@@ -128,6 +128,7 @@ class _Work:
         self.data = data
         self.project = project
         self.selected = selected
+        self._transforms = {chosen.transform.name: chosen.transform for chosen in selected}
         self.settings = settings
         self.step = "reading"
 
@@ -164,8 +165,7 @@ class _Work:
 
     def _grouped(self, findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
         """Findings with their rules' groups."""
-        groups = {chosen.transform.name: chosen.transform.group for chosen in self.selected}
-        return ((finding, groups[finding.transform]) for finding in findings)
+        return ((finding, self._transforms[finding.transform].group) for finding in findings)
 
     def _look(self, version: _Version) -> _Look:
         """What may be changed in one version, and notes of what is left alone."""
@@ -204,6 +204,11 @@ class _Work:
         if finding.risk > self.settings.risk:
             words = f"its risk is {finding.risk.word} and the run allows {self.settings.risk.word}"
             return Held("risk", words, f"allow it with --risk {finding.risk.word}")
+        transform = self._transforms[finding.transform]
+        torch = self.project.torch
+        if torch is not None and torch < transform.oldest_torch:
+            words = f"it writes what torch {transform.since} brought, and the code must run on torch {torch[0]}.{torch[1]}"
+            return Held("torch-too-old", words, f"raise the project's lower bound, or set it with --torch {transform.since}")
         return None
 
     def _changed(self, version: _Version, planned: Plan) -> _Version:

@@ -43,13 +43,11 @@ class Run:
     Args:
         results: one for each file.
         torch: the oldest torch that the code was written for, by project; None is the newest known, assumed.
-        left_out: rules that write what a project's oldest torch lacks, with the version that brought it.
         undo: a patch that takes back what git could not; None if git can, or nothing was written.
     """
 
     results: tuple[Result, ...]
     torch: frozenset[Version | None] = frozenset()
-    left_out: frozenset[tuple[str, str]] = frozenset()
     undo: Undo | None = None
 
 
@@ -83,7 +81,7 @@ def run(paths: Sequence[str], mode: Mode, settings: Settings, stdin_filename: st
 
 
 def _run(survey: Survey, results: Sequence[Result]) -> Run:
-    return Run(tuple(results), survey.torch, survey.left_out)
+    return Run(tuple(results), survey.torch)
 
 
 def _cores() -> int:

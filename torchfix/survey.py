@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchfix import engine, files, registry
@@ -14,7 +13,7 @@ from torchfix.files import Found
 from torchfix.result import Result
 from torchfix.settings import Settings, black_style, rule_options, tool_table
 from torchfix.style import Style
-from torchfix.transform import Selected, Transform
+from torchfix.transform import Selected
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,6 @@ class Survey:
         self._ignores = [(Patterns(folder, (glob,)), registry.named(words, known)) for glob, words in settings.per_file_ignores.items()]
         self._contexts: dict[str, Context] = {}
         self._roots: dict[str, tuple[str, bool]] = {}
-        self._left_out: set[tuple[str, str]] = set()
 
     def concerns(self, data: bytes) -> bool:
         """Whether a file may hold anything for some rule of the run."""
@@ -82,11 +80,6 @@ class Survey:
         """The oldest torch of each project met so far; None where it is not declared."""
         return frozenset(context.project.torch for context in self._contexts.values())
 
-    @property
-    def left_out(self) -> frozenset[tuple[str, str]]:
-        """Rules that write what a project's oldest torch lacks, with the version that brought it."""
-        return frozenset(self._left_out)
-
     def _context(self, root: str, marked: bool) -> Context:
         texts = files.declarations(root)
         torch, python = declared(texts)
@@ -94,20 +87,7 @@ class Survey:
         paths = files.ProjectPaths(root, deep=marked)  # what lies under a folder without a mark may be anybody's
         project = Project(root, files.ProjectReader(root), paths, torch, python, only_forks(texts))
         engine_settings = EngineSettings(self._settings.risk, self._settings.format, _style(root))
-        return Context(project, tuple(self._writable(torch)), engine_settings)
-
-    def _writable(self, torch: Version | None) -> Iterator[Selected]:
-        """The selected rules, without those that write what the oldest torch lacks."""
-        for choice in self._selected:
-            if torch is None or _version(choice.transform) <= torch:
-                yield choice
-            else:
-                self._left_out.add((choice.transform.name, choice.transform.since))
-
-
-def _version(transform: Transform) -> Version:
-    major, _, minor = transform.since.partition(".")
-    return int(major), int(minor or 0)
+        return Context(project, self._selected, engine_settings)
 
 
 def _style(root: str) -> Style:

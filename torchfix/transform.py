@@ -135,6 +135,12 @@ class Transform:
     safety: str
     reference: str
 
+    @property
+    def oldest_torch(self) -> tuple[int, int]:
+        """``since`` as a number that can be compared."""
+        major, _, minor = self.since.partition(".")
+        return int(major), int(minor or 0)
+
     @classmethod
     def from_module(
         cls,

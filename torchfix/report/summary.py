@@ -122,9 +122,6 @@ def _versions(run: Run) -> Iterator[str]:
         yield f"written for torch {', '.join(map(_dotted, declared))} and newer"
     if None in run.torch:
         yield f"assumes torch {_dotted(NEWEST_TORCH)}, the newest known, for want of a declared lower bound (--torch sets one)"
-    if run.left_out:
-        rules = ", ".join(f"{rule} (torch {since})" for rule, since in sorted(run.left_out))
-        yield f"left out, for they write what that torch lacks: {rules}"
 
 
 def _dotted(version: Version) -> str:

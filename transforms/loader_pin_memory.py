@@ -70,4 +70,4 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         )
 
 
-TRANSFORM = Transform.from_module(__name__, __doc__, group="data", literals=(b"DataLoader",), find=find, since="1.0")
+TRANSFORM = Transform.from_module(__name__, __doc__, group="data", literals=(b"DataLoader",), find=find, since="0.2")

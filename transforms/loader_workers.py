@@ -167,4 +167,4 @@ def _spelled(loader: Loader, expression: str) -> tuple[str | None, tuple[Edit, .
     return ast.unparse(tree), tuple(imports)
 
 
-TRANSFORM = Transform.from_module(__name__, __doc__, group="data", literals=(b"DataLoader",), find=find, since="1.0", options=Options)
+TRANSFORM = Transform.from_module(__name__, __doc__, group="data", literals=(b"DataLoader",), find=find, since="0.2", options=Options)

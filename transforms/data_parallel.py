@@ -170,11 +170,19 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     for wrap, found in obstacles.items():
         reasons = found or next(iter(other for other in obstacles.values() if other), [])
         if reasons:
-            first, *others = dict.fromkeys(reasons)
+            first, *others = _one_of_each(reasons)
             notes = tuple(f"Also in the way: {other.text}." for other in others)
             yield Finding(wrap.call, _MESSAGE, held=Held(first.code, first.text, first.help), notes=notes)
         elif wrap is facts.replicas.wraps[0]:
             yield _conversion(facts)
+
+
+def _one_of_each(reasons: list[Obstacle]) -> list[Obstacle]:
+    """The first reason of each code."""
+    found: dict[str, Obstacle] = {}
+    for reason in reasons:
+        found.setdefault(reason.code, reason)
+    return list(found.values())
 
 
 def _conversion(facts: Facts) -> Finding:
@@ -191,7 +199,7 @@ def _conversion(facts: Facts) -> Finding:
 
 
 def _notes(facts: Facts) -> Iterator[str]:
-    path = facts.source.path
+    path = facts.path
     yield f"To use all of N GPUs start it with: torchrun --standalone --nproc_per_node=N {path}"
     yield f"Plain python {path} now trains on one GPU, with the whole batch on it, where DataParallel used all of them."
     yield (
@@ -210,8 +218,12 @@ def _notes(facts: Facts) -> Iterator[str]:
 
 
 def _obstacles(facts: Facts, wrap: Replication) -> Iterator[Obstacle]:
-    yield from facts.script.obstacles(wrap.call)
-    yield from _untrained(facts, wrap)
+    yield from facts.script.owners()
+    untrained = _untrained(facts, wrap)
+    if untrained is not None:
+        yield untrained
+        return
+    yield from facts.script.starts(wrap.call)
     yield from replication.obstacles(facts, wrap)
     yield from facts.placement.obstacles()
     yield from facts.shares.obstacles()
@@ -226,16 +238,16 @@ def _obstacles(facts: Facts, wrap: Replication) -> Iterator[Obstacle]:
             )
 
 
-def _untrained(facts: Facts, wrap: Replication) -> Iterator[Obstacle]:
+def _untrained(facts: Facts, wrap: Replication) -> Obstacle | None:
     trained = {
         held for loop in facts.shares.loops for call in loop.nodes() if call in facts.replicas.forwards for held in facts.replicas.held_by(call.func) or ()
     }
     if wrap in trained or (facts.shares.loops and not trained):
-        return
+        return None
     if facts.loops.training or any(True for _ in facts.calls.methods("backward")) or _leaves(facts, wrap):
-        yield Obstacle("loop-elsewhere", "the loop that trains this network is not in this file, or cannot be followed", "keep network, loader and loop in one file")
-    else:
-        yield Obstacle("inference-only", "the network is not trained here", "run it on one GPU, or start one process per part of the data")
+        words = "the loop that trains this network is not in this file, or cannot be followed"
+        return Obstacle("loop-elsewhere", words, "keep network, loader and loop in one file")
+    return Obstacle("inference-only", "the network is not trained here", "run it on one GPU, or start one process per part of the data")
 
 
 def _leaves(facts: Facts, wrap: Replication) -> bool:

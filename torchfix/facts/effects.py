@@ -109,6 +109,8 @@ class Effects:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._functions: dict[int, frozenset[Effect]] = {}
+        self._own: dict[int, Effect | None] = {}
+        self._computing: dict[tuple[int, bool], bool] = {}
 
     # Calls ----------------------------------------------------------------------------------------------------
 
@@ -131,6 +133,13 @@ class Effects:
 
     def own(self, call: ast.Call) -> Effect | None:
         """What a call does to the outside by itself; None for nothing, or for nothing that this module knows of."""
+        key = id(call)
+        if key not in self._own:
+            self._own[key] = None  # ``x = x.f()``: the circle adds nothing new
+            self._own[key] = self._judge(call)
+        return self._own[key]
+
+    def _judge(self, call: ast.Call) -> Effect | None:
         meaning = self._facts.calls.meaning(call) or ""
         if meaning in _PRINTS or (meaning.startswith("logging.") and meaning.rpartition(".")[2] in _LEVELS):
             return Effect.PRINT
@@ -213,35 +222,34 @@ class Effects:
             return all(facts.effects._only_computes(function) for facts, function in functions)
         return isinstance(call.func, ast.Attribute) and call.func.attr in _PURE_METHODS
 
-    def _only_computes(self, function: Function, reports: bool = False, _seen: frozenset[int] = frozenset()) -> bool:
+    def _only_computes(self, function: Function, reports: bool = False) -> bool:
         """Whether a function changes nothing outside its own variables, apart from ``self`` of a constructor.
 
         Args:
-            reports: whether it may print, write and log.
+            reports: whether it may print, write and log, and keep a log's own state in ``self``.
         """
-        if id(function) in _seen:
-            return True
-        seen = _seen | {id(function)}
-        given = {item.arg for item in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
-        for statement in function.body:
-            for node in walk_here(statement):
-                if isinstance(node, (ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Delete)):
-                    return False
-                if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-                    root = _root(node)
-                    own = root is not None and self._facts.is_self(root) and (reports or function.name == "__init__")
-                    if not own and (root is None or root.id in given or not self._is_local(root)):
-                        return False
-                if isinstance(node, ast.Call) and not self._is_harmless(node, function, reports, seen):
-                    return False
-        return True
+        key = (id(function), reports)
+        if key not in self._computing:
+            self._computing[key] = True  # a function that calls itself adds nothing new
+            nodes = (node for statement in function.body for node in walk_here(statement))
+            self._computing[key] = all(self._keeps_to_itself(node, function, reports) for node in nodes)
+        return self._computing[key]
 
-    def _is_harmless(self, call: ast.Call, function: Function, reports: bool, seen: frozenset[int]) -> bool:
+    def _keeps_to_itself(self, node: ast.AST, function: Function, reports: bool) -> bool:
+        if isinstance(node, (ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Delete)):
+            return False
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+            root = _root(node)
+            own = root is not None and self._facts.is_self(root) and (reports or function.name == "__init__")
+            return own or (root is not None and self._is_local(root))
+        return not isinstance(node, ast.Call) or self._is_harmless(node, reports)
+
+    def _is_harmless(self, call: ast.Call, reports: bool) -> bool:
         if reports and self.own(call) in (*REPORTS, Effect.OPEN):
             return True
         functions = list(called(self._facts, call))
         if functions:
-            return all(facts.effects._only_computes(inner, reports, seen) for facts, inner in functions)
+            return all(facts.effects._only_computes(inner, reports) for facts, inner in functions)
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "update", "setdefault", "close", "flush"):
             root = _root(call.func)
             if root is not None and (self._is_local(root) or (reports and self._facts.is_self(root))):
@@ -275,10 +283,10 @@ class Effects:
         if self.own(call) in REPORTS:
             source = receiver(call)
             return source is None or self.is_pure(source)
-        effects = self.of(call)
-        functions = list(called(self._facts, call))
-        alone = effects and effects <= REPORTS | {Effect.OPEN} and functions
-        return bool(alone) and all(facts.effects._only_computes(function, reports=True) for facts, function in functions)
+        elsewhere = [item for item in called(self._facts, call) if self._is_elsewhere(*item)]
+        effects = self.here(call)
+        alone = bool(elsewhere) and bool(effects & REPORTS) and effects <= REPORTS | {Effect.OPEN}
+        return alone and all(facts.effects._only_computes(function, reports=True) for facts, function in elsewhere)
 
     def _block_reports(self, block: ast.For | ast.With) -> bool:
         """A loop that prints or writes, or a file that is opened, written and closed; no name of it is read behind it."""
@@ -323,9 +331,13 @@ class Effects:
         own = self.own(call)
         found = {own} if own is not None else set()
         for facts, function in called(self._facts, call):
-            if facts is not self._facts or not self.in_main_line(function.body[0]):
+            if self._is_elsewhere(facts, function):
                 found |= facts.effects.of_function(function)
         return frozenset(found)
+
+    def _is_elsewhere(self, facts: Facts, function: Function) -> bool:
+        """Whether a function is out of reach of this file's own statements."""
+        return facts is not self._facts or not self.in_main_line(function.body[0])
 
     def calls(self) -> Iterator[tuple[ast.Call, frozenset[Effect]]]:
         """The calls of the file's main line that do something to the outside, with what :meth:`here` says of them.

@@ -115,6 +115,8 @@ class Lockstep:
         name = dotted(node)
         if name is None:
             return self.differs(node.value)
+        if self._facts.names.qualified(node) is not None:
+            return False  # something of a module
         for other in self._facts.tree.attributes.get(node.attr, ()):
             if isinstance(other.ctx, ast.Store) and dotted(other) == name and self._same_owner(node, other):
                 statement = self._facts.tree.statement(other)

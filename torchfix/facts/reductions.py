@@ -20,8 +20,6 @@ from torchfix.facts.values import ELEMENT, Value, returns
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-_DEPTH = 12  # expressions followed into one another
-
 
 class Reduction(enum.Enum):
     """How an expression depends on the batch."""
@@ -51,51 +49,57 @@ class Reductions:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._asked: dict[int, Reduction] = {}
 
-    def of(self, loss: ast.expr, _depth: int = 0) -> Reduction:
+    def of(self, loss: ast.expr) -> Reduction:
         """How a loss is reduced; every way in which it may have been made must agree."""
-        if _depth > _DEPTH:
-            return Reduction.UNKNOWN
+        key = id(loss)
+        if key not in self._asked:
+            self._asked[key] = Reduction.UNKNOWN  # a loss made of itself is not followed
+            self._asked[key] = self._judge(loss)
+        return self._asked[key]
+
+    def _judge(self, loss: ast.expr) -> Reduction:
         values = self._facts.values.of(loss)
         if values is None:
-            return self._updated(loss, _depth)
-        found = {self._of_value(value, _depth + 1) for value in values}
+            return self._updated(loss)
+        found = {self._of_value(value) for value in values}
         return found.pop() if len(found) == 1 else Reduction.UNKNOWN
 
-    def _updated(self, loss: ast.expr, depth: int) -> Reduction:
+    def _updated(self, loss: ast.expr) -> Reduction:
         """A variable that is changed in place: ``loss += 0.4 * aux``, ``loss /= steps``."""
         found: set[Reduction] = set()
         for binding in self._facts.flow.reaching(loss) if isinstance(loss, ast.Name) else ():
             node = binding.node
             if isinstance(node, ast.AugAssign):
-                before, part = self.of(node.target, depth + 1), self.of(node.value, depth + 1)
+                before, part = self.of(node.target), self.of(node.value)
                 joins = isinstance(node.op, (ast.Add, ast.Sub))
                 found.add(_joined(before, part) if joins else self._scaled(before, node.op, node.value, part))
             else:
                 known = binding.how is Bound.ASSIGN and binding.value is not None and not binding.path
-                found.add(self.of(binding.value, depth + 1) if known and binding.value is not None else Reduction.UNKNOWN)
+                found.add(self.of(binding.value) if known and binding.value is not None else Reduction.UNKNOWN)
         return found.pop() if len(found) == 1 else Reduction.UNKNOWN
 
-    def _of_value(self, value: Value, depth: int) -> Reduction:
+    def _of_value(self, value: Value) -> Reduction:
         node, here = value.node, value.facts.reductions
         if value.path:
             return Reduction.UNKNOWN
         if isinstance(node, ast.Constant):
             return Reduction.NONE
         if isinstance(node, ast.UnaryOp):
-            return here.of(node.operand, depth)
+            return here.of(node.operand)
         if isinstance(node, ast.BinOp):
-            return here._of_operation(node, depth)
+            return here._of_operation(node)
         if isinstance(node, ast.Call):
-            return here._of_call(node, depth)
+            return here._of_call(node)
         if isinstance(node, ast.Attribute) and node.attr == "data":
-            return here.of(node.value, depth)
+            return here.of(node.value)
         if isinstance(node, ast.Subscript) and _is_size(node.value):
             return Reduction.SUM
         return Reduction.UNKNOWN
 
-    def _of_operation(self, node: ast.BinOp, depth: int) -> Reduction:
-        left, right = self.of(node.left, depth), self.of(node.right, depth)
+    def _of_operation(self, node: ast.BinOp) -> Reduction:
+        left, right = self.of(node.left), self.of(node.right)
         if isinstance(node.op, (ast.Add, ast.Sub)):
             return _joined(left, right)
         if isinstance(node.op, ast.Mult) and right in (Reduction.MEAN, Reduction.SUM, Reduction.EACH):
@@ -132,21 +136,21 @@ class Reductions:
             for value in values or ()
         )
 
-    def _of_call(self, call: ast.Call, depth: int) -> Reduction:
+    def _of_call(self, call: ast.Call) -> Reduction:
         meaning = self._facts.calls.meaning(call) or ""
         name = last_name(call.func)
         if meaning.startswith("torch.nn.functional.") and name in _LOSSES:
             return _asked_for(call)
         if meaning == "builtins.sum" and call.args:
-            return self._of_items(call.args[0], depth)
+            return self._of_items(call.args[0])
         if meaning in ("torch.mean", "torch.sum"):
             return Reduction.MEAN if meaning == "torch.mean" else Reduction.SUM
-        loss = self._of_loss_module(call.func, depth)
+        loss = self._of_loss_module(call.func)
         if loss is not None:
             return loss
         functions = list(called(self._facts, call))
         if functions:
-            found = {reduction for facts, function in functions for reduction in facts.reductions._returned(function, depth)}
+            found = {reduction for facts, function in functions for reduction in facts.reductions._returned(function)}
             return found.pop() if len(found) == 1 else Reduction.UNKNOWN
         source = receiver(call)
         if source is not None and name in ("mean", "sum") and not call.args and not call.keywords:
@@ -154,28 +158,28 @@ class Reductions:
                 return Reduction.NONE
             return Reduction.MEAN if name == "mean" else Reduction.SUM
         if source is not None and name in _SAME_NUMBERS:
-            return self.of(source, depth + 1)
+            return self.of(source)
         if meaning in ("builtins.float", "builtins.int") and len(call.args) == 1:
-            return self.of(call.args[0], depth + 1)
+            return self.of(call.args[0])
         if _is_size(call):
             return Reduction.SUM
         if name == "scale" and len(call.args) == 1:
-            return self.of(call.args[0], depth + 1)  # a gradient scaler multiplies
+            return self.of(call.args[0])  # a gradient scaler multiplies
         return Reduction.UNKNOWN
 
-    def _of_items(self, items: ast.expr, depth: int) -> Reduction:
+    def _of_items(self, items: ast.expr) -> Reduction:
         """The reduction that all terms of a list have."""
         if isinstance(items, (ast.ListComp, ast.GeneratorExp)):
-            return self.of(items.elt, depth + 1)
+            return self.of(items.elt)
         values = self._facts.values.of(items, (ELEMENT,))
-        found = {self._of_value(value, depth + 1) for value in values or ()}
+        found = {self._of_value(value) for value in values or ()}
         return found.pop() if len(found) == 1 else Reduction.UNKNOWN
 
     def _knows_nothing_of_batch(self, source: ast.expr) -> bool:
         """Whether a sum is one over parameters, a penalty that every process computes alike."""
         return any(isinstance(node, ast.Call) and last_name(node.func) == "parameters" for node in ast.walk(source))
 
-    def _of_loss_module(self, expression: ast.expr, depth: int) -> Reduction | None:
+    def _of_loss_module(self, expression: ast.expr) -> Reduction | None:
         """The reduction of a loss object: torch's own by its arguments, the project's by what its ``forward`` returns."""
         values = self._facts.values.of(expression)
         found: set[Reduction] = set()
@@ -192,11 +196,11 @@ class Reductions:
             forward = method(owner, "forward") if owner is not None else None
             if forward is None or not isinstance(forward.node, FUNCTIONS):
                 return None
-            found |= set(forward.facts.reductions._returned(forward.node, depth))
+            found |= set(forward.facts.reductions._returned(forward.node))
         return found.pop() if len(found) == 1 else (Reduction.UNKNOWN if found else None)
 
-    def _returned(self, function: ast.FunctionDef | ast.AsyncFunctionDef, depth: int) -> set[Reduction]:
-        return {self.of(value, depth + 1) for value in returns(function)} or {Reduction.UNKNOWN}
+    def _returned(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[Reduction]:
+        return {self.of(value) for value in returns(function)} or {Reduction.UNKNOWN}
 
 
 def _asked_for(call: ast.Call) -> Reduction:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import argument, has_stars, is_constant, receiver
 from torchfix.facts.models import SELF_RETURNING, WRAPPERS
+from torchfix.facts.programs import is_main_guard
 from torchfix.facts.tree import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -75,15 +76,24 @@ class Wrap:
             return statement if isinstance(statement.targets[0], (ast.Name, ast.Attribute)) else None
         return None
 
-    @property
+    @cached_property
     def condition(self) -> ast.If | None:
-        """The nearest ``if`` of its function in one of whose branches it stands."""
-        for outer in self.facts.tree.ancestors(self.call):
-            if isinstance(outer, FUNCTIONS):
+        """The ``if`` that decides whether the network is wrapped; None where what uses the wrapper depends on it alike."""
+        facts = self.facts
+        for outer in facts.tree.ancestors(self.call):
+            if isinstance(outer, FUNCTIONS) or (isinstance(outer, ast.If) and is_main_guard(outer.test)):
                 return None
-            if isinstance(outer, ast.If):
+            if isinstance(outer, ast.If) and self._is_used_outside(outer):
                 return outer
         return None
+
+    def _is_used_outside(self, block: ast.If) -> bool:
+        tree, assignment = self.facts.tree, self.assignment
+        if assignment is None:
+            return isinstance(tree.statement(self.call), ast.Return)
+        target = assignment.targets[0]
+        alike: Iterable[ast.expr] = self.facts.names.uses(target) if isinstance(target, ast.Name) else tree.attributes[_attribute(target)]
+        return any(isinstance(use.ctx, ast.Load) and not tree.is_within(use, block) for use in alike if isinstance(use, (ast.Name, ast.Attribute)))
 
 
 class Replicas:
@@ -141,3 +151,7 @@ class Replicas:
         for use in self._facts.tree.attributes.get(attribute, ()):
             if isinstance(use.ctx, ast.Load) and self.held_by(use.value) != ():
                 yield use
+
+
+def _attribute(target: ast.expr) -> str:
+    return target.attr if isinstance(target, ast.Attribute) else ""

@@ -13,7 +13,7 @@ from torchfix.facts.coverage import left_out
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.replicas import Wrap
-from torchfix.facts.tree import dotted, last_name
+from torchfix.facts.tree import Function, dotted, last_name
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -31,6 +31,7 @@ _READS = frozenset(
 )
 _MOVES = frozenset(["cpu", "half", "double", "bfloat16"])
 _TAKES_NETWORKS = ("builtins.", "torch.save", "torch.nn.DataParallel", "torchsummary.", "torchinfo.")
+_INSIDE = frozenset(["module", "state_dict", "load_state_dict", "backward", "DataParallel", "device_ids"])
 _PREFIXED = re.compile(r"module\.\w")
 
 
@@ -173,12 +174,18 @@ def _handed_on(facts: Facts, call: ast.Call) -> Iterator[Obstacle]:
         )
 
 
-def _reaches_inside(facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function of another file deals with the wrapper itself, its file formats or its training."""
-    words = {"module", "state_dict", "load_state_dict", "backward", "DataParallel", "device_ids", "cpu"}
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr in words) or (isinstance(node, ast.Name) and node.id in words) for node in ast.walk(function)
-    )
+def _reaches_inside(facts: Facts, function: Function, _seen: frozenset[int] = frozenset()) -> bool:
+    """Whether a function of another file, or one that it calls, deals with the wrapper itself, its files or its training."""
+    if id(function) in _seen:
+        return False
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) in _INSIDE:
+            return True
+        if isinstance(node, ast.Call):
+            for home, inner in called(facts, node):
+                if _reaches_inside(home, inner, _seen | {id(function)}):
+                    return True
+    return False
 
 
 def _forwards(facts: Facts) -> Iterator[Obstacle]:

@@ -33,8 +33,8 @@ class Script:
         function = self._facts.tree.function(node)
         return self._facts.tree.is_within(node, self.guard) if function is None else function in self._facts.program.guarded
 
-    def obstacles(self, node: ast.AST) -> Iterator[Obstacle]:
-        """Why the part of the script that holds a node cannot be made to run in one process per GPU."""
+    def owners(self) -> Iterator[Obstacle]:
+        """Who else decides in which processes the script runs."""
         facts = self._facts
         if facts.path.endswith(".ipynb"):
             yield Obstacle("notebook", "a notebook is one process", "move the training code into a script")
@@ -48,6 +48,9 @@ class Script:
         frameworks = facts.program.frameworks
         if frameworks:
             yield Obstacle("framework", f"{frameworks[0]} runs the training", f"ask {frameworks[0]} for its own distributed strategy")
+
+    def starts(self, node: ast.AST) -> Iterator[Obstacle]:
+        """Why the part of the script that holds a node does not start from its main guard."""
         if not self.is_started_by_guard(node):
             yield Obstacle(
                 "no-main-guard",

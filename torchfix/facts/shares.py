@@ -13,6 +13,7 @@ from torchfix.facts.models import SELF_RETURNING, derives
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.placement import is_batch_moved
 from torchfix.facts.reductions import Reduction
+from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.totals import Joining, Total, totals
 from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, dotted, walk_here
 
@@ -130,9 +131,9 @@ class Shares:
         return False
 
     def repeated(self, loop: Loop) -> ast.Call | None:
-        """A forward that may not be its network's only one between two updates of a loop."""
+        """A forward that may not be its network's only one between two updates of a loop; whole evaluations are left out."""
         tree, replicas = self._facts.tree, self._facts.replicas
-        forwards = [call for call in replicas.forwards if tree.is_within(call, loop.node)]
+        forwards = [call for call in replicas.forwards if tree.is_within(call, loop.node) and not self._evaluates(call, loop)]
         for index, call in enumerate(forwards):
             around = tree.nearest(call, (*LOOPS, *COMPREHENSIONS))
             if around is not loop.node:
@@ -142,6 +143,11 @@ class Shares:
                 if same and not self._exclude(call, other):
                     return call
         return None
+
+    def _evaluates(self, call: ast.Call, loop: Loop) -> bool:
+        """Whether a call belongs to an evaluation loop inside a training loop."""
+        around = self._facts.tree.nearest(call, LOOPS)
+        return around is not None and around is not loop.node and self._facts.regions.under(call, NO_GRAD)
 
     # Optimizers -----------------------------------------------------------------------------------------------
 

@@ -165,8 +165,10 @@ def _is_before_lightning_moves(facts: Facts, creation: Creation) -> bool:
     """Whether the device is a LightningModule's ``self.device`` while that is still the host's."""
     given = argument(creation.move, "device", 0) if creation.move is not None else None
     function = facts.tree.function(creation.factory)
-    its_own = isinstance(given, ast.Attribute) and isinstance(given.value, ast.Name) and facts.is_self(given.value)
-    return its_own and function is not None and function.name in ("__init__", "setup", "prepare_data", "configure_model")
+    if not (isinstance(given, ast.Attribute) and isinstance(given.value, ast.Name) and facts.is_self(given.value)):
+        return False
+    early = function is not None and function.name in ("__init__", "setup", "prepare_data", "configure_model")
+    return early and facts.kinds.has_device(given.value)
 
 
 def _edits(facts: Facts, creation: Creation, destination: Destination) -> Iterator[Edit]:

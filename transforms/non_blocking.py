@@ -44,7 +44,7 @@ from collections.abc import Iterator
 from torchfix.edits import SetArgument
 from torchfix.facts import Facts
 from torchfix.facts.batches import Part
-from torchfix.facts.calls import argument, has_stars, is_constant
+from torchfix.facts.calls import has_stars, is_constant
 from torchfix.facts.devices import Transfer
 from torchfix.facts.traits import Trait
 from torchfix.facts.tree import last_name, walk_here
@@ -156,7 +156,7 @@ def _meets_clock(facts: Facts, statements: list[ast.stmt]) -> bool:
 def _because(facts: Facts, part: Part) -> str:
     loader = part.loaders[0]
     place = f"line {loader.call.lineno}" if loader.facts is facts else f"{loader.facts.path}:{loader.call.lineno}"
-    given = argument(loader.call, "pin_memory")
+    given = loader.argument("pin_memory")
     gain = "which pins them" if given is not None and not is_constant(given, False) else "and gains once that pins them"
     return f"the batches come from the loader at {place}, {gain}; an error of the copy surfaces at the next place that waits"
 

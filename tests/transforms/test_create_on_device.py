@@ -450,6 +450,9 @@ def test_quotes_are_those_of_the_file() -> None:
         pytest.param(
             "class A:\n    def __init__(self):\n        self.d = device\n    def f(self, n):\n        return {}", "self.d", id="attribute"
         ),
+        pytest.param(
+            "class A:\n    def __init__(self, n):\n        self.d = device\n        self.x = {}", "self.d", id="attribute set before"
+        ),
         pytest.param("def f(n, x):\n    x.size()\n    return {}", "x.device", id="device of a tensor"),
         pytest.param("def f(n, m):\n    return {}", "next(m.parameters()).device", id="device of a network"),
         pytest.param("import os\ndef f(n):\n    return {}", "int(os.environ['LOCAL_RANK'])", id="index from the launcher"),

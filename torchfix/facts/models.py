@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import receiver
 from torchfix.facts.names import Definition
-from torchfix.facts.tree import FUNCTIONS, last_name
+from torchfix.facts.tree import FUNCTIONS
 from torchfix.facts.values import Value, returns
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ WRAPPERS = {
 # What a module has without defining it: calling one of these runs no layer.
 _OF_EVERY_MODULE = SELF_RETURNING | frozenset(
     """add_module buffers children extra_repr get_parameter get_submodule load_state_dict modules named_buffers named_children
-    named_modules named_parameters no_sync parameters register_backward_hook register_buffer register_forward_hook register_full_backward_hook
-    register_parameter state_dict zero_grad""".split()
+    named_modules named_parameters no_sync parameters register_backward_hook register_buffer register_forward_hook
+    register_full_backward_hook register_parameter state_dict zero_grad""".split()
 )
 # The layers of torch.nn that hold weights, or others that may, begin with one of these.
 _WEIGHTED = (
@@ -116,7 +116,8 @@ class Models:
         networks = self.of(call.func)
         source = receiver(call)
         if not networks and source is not None and isinstance(call.func, ast.Attribute) and call.func.attr not in _OF_EVERY_MODULE:
-            networks = self.of(source)
+            name = call.func.attr
+            networks = tuple(network for network in self.of(source) or () if _runs_layers(network, name))
         return networks if networks and any(has_weights(network) for network in networks) else None
 
     def _networks(self, expression: ast.expr) -> tuple[Network, ...] | None:
@@ -169,32 +170,6 @@ class Models:
             found += networks
         return tuple(found) or None
 
-    def is_tensor_like(self, expression: ast.expr) -> bool:
-        """Whether an expression is no module and no configuration object, so that its ``.device`` is a device.
-
-        Of ``x.device`` torch programs mean a tensor's; ``args.device`` and ``self.device`` are told apart here by
-        what they were made from.
-        """
-        if isinstance(expression, ast.Name):
-            if self._facts.is_self(expression):
-                owner = self._facts.tree.method_class(expression)
-                return owner is not None and is_lightning_class(Definition(self._facts, owner))
-            return self._used_as_tensor(expression)
-        if isinstance(expression, ast.Call):
-            return last_name(expression.func) == "next" or self._is_parameter(expression)
-        return isinstance(expression, ast.Attribute) and expression.attr in ("weight", "bias", "data", "grad")
-
-    def _is_parameter(self, call: ast.Call) -> bool:
-        return (self._facts.calls.meaning(call) or "").startswith("torch.")
-
-    def _used_as_tensor(self, name: ast.Name) -> bool:
-        """Whether the same variable is used as only a tensor can be: by a tensor's method or in torch arithmetic."""
-        for use in self._facts.names.uses(name):
-            parent = self._facts.tree.parent(use)
-            if isinstance(parent, ast.Attribute) and parent.attr in _TENSOR_ONLY:
-                return True
-        return False
-
     def hidden_classes(self, definition: Definition) -> tuple[Definition, ...]:
         """A network's class with all classes of the project that it may reach: its bases and what its code names."""
         found: dict[int, Definition] = {}
@@ -212,35 +187,24 @@ class Models:
         return tuple(found.values())
 
 
-_TENSOR_ONLY = frozenset(
-    [
-        "size",
-        "dim",
-        "shape",
-        "ndim",
-        "unsqueeze",
-        "squeeze",
-        "view",
-        "reshape",
-        "permute",
-        "transpose",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "numel",
-        "is_cuda",
-        "dtype",
-        "detach",
-        "item",
-        "requires_grad",
-        "expand",
-        "repeat",
-    ]
-)
-
-
 def _wrapped(network: Network, wrapper: str) -> Network:
     return Network(network.value, network.definition, network.library, (*network.wrappers, wrapper))
+
+
+def _runs_layers(network: Network, method: str) -> bool:
+    """Whether a method of a network may run layers: it is out of sight, or calls something of ``self`` but a tensor's method."""
+    owner = network.definition.node if network.definition is not None else None
+    found = [
+        item for item in (owner.body if isinstance(owner, ast.ClassDef) else []) if isinstance(item, FUNCTIONS) and item.name == method
+    ]
+    calls = [node.func for item in found for node in ast.walk(item) if isinstance(node, ast.Call)]
+    return not found or any(
+        isinstance(func, ast.Attribute) and _is_name(func.value, "self") or isinstance(func, ast.Subscript) for func in calls
+    )
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def has_weights(network: Network) -> bool:
@@ -256,7 +220,9 @@ def has_weights(network: Network) -> bool:
         return any(_names_weights(network.value.facts, node) for node in ast.walk(call) if node is not call.func)
     assert network.definition is not None
     return any(
-        _names_weights(item.facts, node) for item in network.definition.facts.models.hidden_classes(network.definition) for node in ast.walk(item.node)
+        _names_weights(item.facts, node)
+        for item in network.definition.facts.models.hidden_classes(network.definition)
+        for node in ast.walk(item.node)
     )
 
 

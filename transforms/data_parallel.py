@@ -63,6 +63,7 @@ from torchfix.facts.loops import Loop
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.replicas import DATA_PARALLEL, Wrap as Replication
 from torchfix.facts.totals import Joining
+from torchfix.facts.values import passed
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 # The functions that the script is given, each as far as it needs them. $names are the helpers' own, made free in the file.
@@ -296,7 +297,6 @@ class _Conversion:
         self._facts = facts
         self._used: set[str] = set()
         self._names = {name: facts.names.fresh(name) for name in _HELPERS}
-        self._samplers: dict[Loader, str] = {}
 
     def edits(self) -> Iterator[Edit]:
         """Everything that changes, taken whole."""
@@ -423,7 +423,7 @@ class _Conversion:
             dataset, size, shuffle = (loader.argument(name) for name in ("dataset", "batch_size", "shuffle"))
             assert dataset is not None and size is not None
             statement = facts.tree.statement(loader.call)
-            sampler = self._samplers[loader] = facts.names.fresh("sampler", "train_sampler", "distributed_sampler")
+            sampler = facts.names.fresh("sampler", "train_sampler", "distributed_sampler")
             given = facts.source.segment(dataset)
             shuffled = facts.source.segment(shuffle) if shuffle is not None and _is_shuffled(loader) else "False"
             made = f"{self._beside(loader.call.func, 'DistributedSampler')}({given}, shuffle={shuffled})"
@@ -538,9 +538,12 @@ def _epoch(facts: Facts, loop: Loop) -> str | None:
             return outer.target.id if isinstance(outer.target, ast.Name) and _counts(facts, outer.iter) else None
     function = loop.function
     calls = facts.callers(function) if function is not None else None
-    for parameter in function.args.args if function is not None else ():
-        given = [argument(call, parameter.arg, function.args.args.index(parameter)) for call in calls or ()] if function is not None else []
-        if given and all(isinstance(item, ast.Name) and _is_counter(facts, item) for item in given):
+    if function is None or not calls:
+        return None
+    bound = facts.tree.class_of(function) is not None
+    for parameter in function.args.args[bound:]:
+        given = [passed(call, function, parameter, bound) for call in calls]
+        if all(isinstance(item, ast.Name) and _is_counter(facts, item) for item in given):
             return parameter.arg
     return None
 

@@ -17,6 +17,7 @@ class Flow:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._asked: dict[ast.Name, list[Binding]] = {}
 
     def reaching(self, name: ast.Name) -> list[Binding]:
         """The bindings that may have given a name its value where it is read.
@@ -24,6 +25,11 @@ class Flow:
         Inside the function (or module) that owns the variable the nearest certain binding hides the earlier ones;
         read from an inner function, every binding counts.
         """
+        if name not in self._asked:
+            self._asked[name] = self._reaching(name)
+        return self._asked[name]
+
+    def _reaching(self, name: ast.Name) -> list[Binding]:
         found = self._facts.names.lookup(name.id, name)
         if found is None:
             return []

@@ -67,6 +67,7 @@ class Scopes:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._scopes: dict[ast.AST, Scope] = {}
+        self._around: dict[ast.AST, Scope] = {}
         self.module = Scope(tree.module, None)
         self._scopes[tree.module] = self.module
         self._collect(tree.module.body, self.module)
@@ -203,6 +204,12 @@ class Scopes:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope in which a node is evaluated."""
+        found = self._around.get(node)
+        if found is None:
+            found = self._around[node] = self._find_scope(node)
+        return found
+
+    def _find_scope(self, node: ast.AST) -> Scope:
         inner: ast.AST = node
         evaluated_around: ast.AST | None = None  # a comprehension whose first iterable holds the node
         for outer in self._tree.ancestors(node):

@@ -37,6 +37,8 @@ class Tree:
         self.loops: list[LoopNode] = []
         self.imports: list[ast.Import | ast.ImportFrom] = []
         self._parents: dict[ast.AST, ast.AST] = {}
+        self._first: dict[ast.AST, int] = {}  # a node's number in the order of the walk
+        self._last: dict[ast.AST, int] = {}  # the highest number below it
         self._index(module)
 
     def _index(self, module: ast.Module) -> None:
@@ -44,6 +46,7 @@ class Tree:
         stack: list[ast.AST] = [module]
         while stack:
             node = stack.pop()
+            self._first[node] = self._last[node] = len(self._first)
             children: list[ast.AST] = []
             for name in node._fields:
                 value = getattr(node, name, None)
@@ -56,6 +59,10 @@ class Tree:
                     parents[child] = node
             stack.extend(reversed(children))  # so that the indexes are in the order of the text
             self._note(node)
+        for node in reversed(self._first):
+            parent = parents.get(node)
+            if parent is not None and self._last[parent] < self._last[node]:
+                self._last[parent] = self._last[node]
 
     def _note(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call):
@@ -156,7 +163,8 @@ class Tree:
 
     def is_within(self, node: ast.AST, outer: ast.AST) -> bool:
         """Whether a node is ``outer`` or stands inside it."""
-        return node is outer or any(around is outer for around in self.ancestors(node))
+        first = self._first.get(outer)
+        return first is not None and first <= self._first.get(node, -1) <= self._last[outer]
 
 
 def last_name(expression: ast.expr) -> str | None:

@@ -60,6 +60,7 @@ class Values:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._asked: dict[tuple[ast.expr, tuple[Step, ...]], tuple[Value, ...] | None] = {}
 
     def of(self, expression: ast.expr, path: tuple[Step, ...] = ()) -> tuple[Value, ...] | None:
         """Every expression that may have made a value; None where one of them is not known.
@@ -68,8 +69,11 @@ class Values:
             expression: what is asked for.
             path: the part of it that is asked for.
         """
-        found = self._follow(expression, path, frozenset(), 0)
-        return None if found is None else tuple(dict.fromkeys(found))
+        key = (expression, path)
+        if key not in self._asked:
+            found = self._follow(expression, path, frozenset(), 0)
+            self._asked[key] = None if found is None else tuple(dict.fromkeys(found))
+        return self._asked[key]
 
     def single(self, expression: ast.expr) -> Value | None:
         """The one expression that made a value, None where there are several or it is not known."""

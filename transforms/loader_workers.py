@@ -57,6 +57,7 @@ from dataclasses import dataclass
 from torchfix.edits import AddImport, Edit, Replace, SetArgument
 from torchfix.facts import Facts
 from torchfix.facts.calls import is_constant
+from torchfix.facts.consumers import Consumers
 from torchfix.facts.datasets import Samples
 from torchfix.facts.fitness import obstacle_to_workers
 from torchfix.facts.loaders import Loader
@@ -99,7 +100,7 @@ def find(facts: Facts, options: Options) -> Iterator[Finding]:
         if loader.hides_arguments:
             continue
         if given is None or is_constant(given, 0):
-            if _has_work(facts.datasets.behind(loader)):
+            if _has_work(facts.datasets.behind(loader)) and Consumers(loader).exist():
                 yield _without_workers(loader, given, options.num_workers or (_SHARE if shares else _WHOLE_MACHINE))
         elif shares and not options.num_workers and ast.unparse(given) == _spelled(loader, _WHOLE_MACHINE)[0]:
             yield Finding(

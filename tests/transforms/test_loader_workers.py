@@ -71,6 +71,11 @@ def test_left_alone(loader: str) -> None:
     check_noop(RULE, guarded(looped(loader)))
 
 
+def test_loader_that_nothing_iterates_is_left_alone() -> None:
+    """Where only its length is asked for there is nothing to gain."""
+    check_noop(RULE, f"{HEAD}\nloader = DataLoader({MNIST})\nprint(len(loader))\n")
+
+
 def test_loader_of_another_library_is_left_alone() -> None:
     """A class of the same name takes other arguments."""
     check_noop(RULE, "from torch_geometric.loader import DataLoader\n\nloader = DataLoader(graphs)\n")
@@ -412,7 +417,7 @@ def test_f33_dataset_that_returns_cuda_tensors() -> None:
             def __getitem__(self, i):
                 return self.x[i]
     """
-    check_held(RULE, guarded("dl = DataLoader(D(torch.zeros(10, 3)), batch_size=2)", text), "cuda-in-dataset")
+    check_held(RULE, guarded(looped("DataLoader(D(torch.zeros(10, 3)), batch_size=2)"), text), "cuda-in-dataset")
 
 
 def test_f35_counts_that_may_be_zero_are_the_user_s() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import receiver
@@ -79,20 +80,31 @@ class Consumers:
                     return True
         return False
 
+    def exist(self) -> bool:
+        """Whether anything may iterate the loader at all."""
+        return self._variable is None or next(self._uses(), None) is not None
+
     def start_unguarded(self) -> bool:
         """Whether some program may iterate the loader while its main script is imported, outside the main guard."""
         facts, call = self._loader.facts, self._loader.call
         if not facts.program.runs_unguarded(call):
             return False
-        variable = _variable(facts, call)
-        if variable is None:
-            return True
-        name = last_name(variable)
-        for other in self._files:
-            for use in (*other.tree.names.get(name or "", ()), *other.tree.attributes.get(name or "", ())):
-                if isinstance(use.ctx, ast.Load) and not _only_reads(other, use) and other.program.runs_unguarded(use):
-                    return True
-        return False
+        return self._variable is None or any(there.program.runs_unguarded(use) for there, use in self._uses())
+
+    def _uses(self) -> Iterator[tuple[Facts, ast.expr]]:
+        """The places that read the loader's variable for more than its length and settings, by its name."""
+        name = last_name(self._variable) or "" if self._variable is not None else ""
+        for facts in self._files:
+            for use in (*facts.tree.names.get(name, ()), *facts.tree.attributes.get(name, ())):
+                if isinstance(use.ctx, ast.Load) and not _only_reads(facts, use):
+                    yield facts, use
+
+    @cached_property
+    def _variable(self) -> ast.Name | ast.Attribute | None:
+        """The variable or attribute that the loader is assigned to as it is made; None where it goes elsewhere."""
+        statement = self._loader.facts.tree.parent(self._loader.call)
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        return targets[0] if len(targets) == 1 and isinstance(targets[0], (ast.Name, ast.Attribute)) else None
 
 
 def _changes_kept(facts: Facts, node: ast.AST) -> bool:
@@ -102,14 +114,6 @@ def _changes_kept(facts: Facts, node: ast.AST) -> bool:
         return outlives_sample(facts, node.value)
     called = node.func if isinstance(node, ast.Call) else None
     return isinstance(called, ast.Attribute) and called.attr in CHANGING_METHODS and outlives_sample(facts, called.value)
-
-
-def _variable(facts: Facts, call: ast.Call) -> ast.Name | ast.Attribute | None:
-    """The variable or attribute that a call's value is assigned to as it is."""
-    statement = facts.tree.parent(call)
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], (ast.Name, ast.Attribute)):
-        return statement.targets[0]
-    return None
 
 
 def _only_reads(facts: Facts, use: ast.expr) -> bool:

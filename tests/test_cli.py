@@ -151,6 +151,17 @@ def test_what_must_be_read_before_merging_stands_beside_the_patch(torchfix: Comm
     assert torchfix().text.endswith("    note: feed the toy before use\n")
 
 
+def test_a_patch_that_leads_out_of_the_folder_says_where_to_run(
+    torchfix: Command, folder: Path, train: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No program takes upward paths from a patch, so the command names the folder from which there are none."""
+    (folder / "sub").mkdir()
+    monkeypatch.chdir(folder / "sub")
+
+    assert "run torchfix in .. for a patch that they take\n" in torchfix("--diff", "../train.py").error
+    assert "refuse paths" not in torchfix("--diff", ".").error
+
+
 # Standard input
 
 

@@ -54,6 +54,8 @@ def _told(run: Run, mode: Mode, settings: Settings, paint: Paint, filtering: boo
         yield text.findings(run.results, paint, settings.verbose).splitlines()
     elif settings.output_format == "text" and apart and not settings.quiet:
         yield summary.before_merging(run.results)
+    if mode is Mode.DIFF:
+        yield summary.out_of_reach(run.results)
     yield summary.failures(run.results, paint, settings.quiet)
     if settings.verbose:
         yield summary.details(run.results)

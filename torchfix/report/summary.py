@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchfix.facts.project import Version
+from torchfix.files import common_folder, shown
 from torchfix.report.screen import Paint, printable
 from torchfix.report.text import reason
 from torchfix.result import Note, Outcome, Result
@@ -65,6 +66,14 @@ def before_merging(results: Iterable[Result]) -> Iterator[str]:
         for note in result.notes:
             if note.outcome == "fixed":
                 yield from (f"{printable(result.path)}:{note.line} {note.rule}: {printable(words)}" for words in note.notes)
+
+
+def out_of_reach(results: Iterable[Result]) -> Iterator[str]:
+    """What is wrong with a patch that leads out of the working folder."""
+    paths = [result.path for result in results if result.outcome is Outcome.CHANGED]
+    if any(path.startswith(("../", "/")) for path in paths):
+        folder = shown(common_folder([".", *paths]))
+        yield f"git and patch refuse paths that lead out of this folder; run torchfix in {printable(folder)} for a patch that they take"
 
 
 def statistics(results: Sequence[Result]) -> Iterator[str]:

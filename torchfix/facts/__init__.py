@@ -7,6 +7,7 @@ from functools import cached_property
 
 from torchfix.facts.batches import Batches
 from torchfix.facts.calls import Calls
+from torchfix.facts.candidates import Candidates
 from torchfix.facts.companions import Companions
 from torchfix.facts.creations import Creations
 from torchfix.facts.datasets import Datasets
@@ -156,6 +157,11 @@ class Facts:
     def loops(self) -> Loops:
         """Training and evaluation loops."""
         return Loops(self)
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """Training loops that could compute in half precision."""
+        return Candidates(self)
 
     @cached_property
     def companions(self) -> Companions:

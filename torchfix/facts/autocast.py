@@ -43,15 +43,15 @@ _PLAIN = frozenset(
 )
 # On no list and harmless in half precision: what stands between layers.
 _LAYER = frozenset(
-    """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d avg_pool1d avg_pool2d avg_pool3d batch_norm celu dropout dropout2d elu embedding
-    gelu glu hardsigmoid hardswish hardtanh instance_norm interpolate leaky_relu logsigmoid max_pool1d max_pool2d max_pool3d pad pixel_shuffle
-    pixel_unshuffle relu6 rrelu selu sigmoid silu tanh unfold upsample""".split()
+    """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d avg_pool1d avg_pool2d avg_pool3d batch_norm celu dropout dropout2d
+    elu embedding gelu glu hardsigmoid hardswish hardtanh instance_norm interpolate leaky_relu logsigmoid max_pool1d max_pool2d
+    max_pool3d pad pixel_shuffle pixel_unshuffle relu6 rrelu selu sigmoid silu tanh unfold upsample""".split()
 )
 # On no list, and steps of a formula rather than layers: sums and products by hand, fills, writes by index.
 _FORMULA = frozenset(
-    """abs add addcdiv addcmul atan bernoulli ceil clamp clip copy cos div erf fill floor index_add index_copy index_fill index_put inverse lerp
-    masked_fill masked_scatter maximum mean minimum mul multiply new_empty new_full new_ones new_zeros round scatter scatter_add sign sin sqrt
-    std sub tril triu true_divide var zero""".split()
+    """abs add addcdiv addcmul atan bernoulli ceil clamp clip copy cos div erf fill floor index_add index_copy index_fill index_put
+    inverse lerp masked_fill masked_scatter maximum mean minimum mul multiply new_empty new_full new_ones new_zeros round scatter
+    scatter_add sign sin sqrt std sub tril triu true_divide var zero""".split()
 )
 BANNED = frozenset(["binary_cross_entropy", "BCELoss"])
 
@@ -82,7 +82,9 @@ SAFE_LOSSES = {
 }
 LOSS_FUNCTIONS = frozenset(SAFE_LOSSES.values())
 # Layers without weights whose function is on the float32 list.
-_FULL_LAYERS = frozenset("Softmax Softmax2d LogSoftmax Softmin Softplus LayerNorm GroupNorm RMSNorm CosineSimilarity PairwiseDistance".split())
+_FULL_LAYERS = frozenset(
+    "Softmax Softmax2d LogSoftmax Softmin Softplus LayerNorm GroupNorm RMSNorm CosineSimilarity PairwiseDistance".split()
+)
 
 
 def treatment(operation: str) -> Treatment:

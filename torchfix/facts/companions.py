@@ -83,7 +83,10 @@ class Companions:
         stores = [
             use
             for use in tree.attributes[expression.attr]
-            if isinstance(use.ctx, ast.Store) and isinstance(use.value, ast.Name) and facts.is_self(use.value) and tree.method_class(use) is owner
+            if isinstance(use.ctx, ast.Store)
+            and isinstance(use.value, ast.Name)
+            and facts.is_self(use.value)
+            and tree.method_class(use) is owner
         ]
         if len(stores) != 1 or not isinstance(tree.parent(stores[0]), ast.Assign):
             return _elsewhere(expression)
@@ -105,7 +108,10 @@ class Companions:
                 return companion
             found.append(companion)
         first = found[0]
-        if any(item.after is not first.after or [step.function for step in item.passes] != [step.function for step in first.passes] for item in found):
+        if any(
+            item.after is not first.after or [step.function for step in item.passes] != [step.function for step in first.passes]
+            for item in found
+        ):
             return _elsewhere(expression)
         return replace(first, passes=(Pass(function, tuple(calls)), *first.passes))
 
@@ -128,9 +134,9 @@ class Companions:
 
     # What other expressions of the loop are called there --------------------------------------------------------
 
-    def text(self, expression: ast.expr, companion: Companion) -> str | None:
+    def text(self, expression: ast.expr | None, companion: Companion) -> str | None:
         """How to write, where the companion is made, what an expression means in the loop; None where that is not known."""
-        current: ast.expr | None = expression
+        current = expression
         for step in companion.passes:
             current = self._before(current, step) if current is not None else None
         return ast.unparse(current) if current is not None and self._readable(current, companion.after) else None
@@ -145,7 +151,12 @@ class Companions:
         if found[0] is self._facts.names.module:
             return expression
         bindings = found[1]
-        if len(bindings) != 1 or bindings[0].how is not Bound.PARAMETER or not isinstance(bindings[0].node, ast.arg) or expression is not root:
+        if (
+            len(bindings) != 1
+            or bindings[0].how is not Bound.PARAMETER
+            or not isinstance(bindings[0].node, ast.arg)
+            or expression is not root
+        ):
             return None
         bound = tree.class_of(step.function) is not None
         given = [passed(call, step.function, bindings[0].node, bound) for call in step.calls]

@@ -12,7 +12,7 @@ from torchfix.facts.calls import has_stars
 from torchfix.facts.models import WRAPPERS, Network
 from torchfix.facts.names import Definition
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.precision import FULL, Reader, Reading, method_of
+from torchfix.facts.precision import FULL, MUTATORS, Reader, Reading, method_of
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.scopes import Bound, parameters
 from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk_here
@@ -21,8 +21,6 @@ from torchfix.facts.values import passed
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
-
-_MUTATORS = frozenset("append extend insert add update setdefault".split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,7 @@ class Forwards:
 
     def feeding(self, update: Update) -> Feeding:
         """Everything in the loop that the loss is computed from."""
-        facts, loop = self._facts, update.loop.node
+        loop = update.loop.node
         statements: dict[ast.stmt, None] = {}
         expressions: list[ast.expr] = [update.loss]
         for expression in expressions:  # grows while it is read
@@ -109,10 +107,18 @@ class Forwards:
         for call in feeding.calls():
             known = self._facts.calls.meaning(call) or self._facts.models.of(call.func) or called(self._facts, call)
             if not known and not is_operation(last_name(call.func) or ""):
-                return Obstacle("model-not-seen", f"the class of {ast.unparse(call.func)} is out of sight, and with it what half precision would meet there", "construct the network where torchfix can follow it to its class")
+                return Obstacle(
+                    "model-not-seen",
+                    f"the class of {ast.unparse(call.func)} is out of sight, and with it what half precision would meet there",
+                    "construct the network where torchfix can follow it to its class",
+                )
         for call in feeding.calls():
             if called(self._facts, call) is not None:
-                return Obstacle("forward-elsewhere", f"the forward pass stands in another function, {ast.unparse(call.func)}", "call the network in the loop that steps")
+                return Obstacle(
+                    "forward-elsewhere",
+                    f"the forward pass stands in another function, {ast.unparse(call.func)}",
+                    "call the network in the loop that steps",
+                )
         return Obstacle("model-not-seen", "the network that the loss comes from is out of sight", "call it in the loop that steps")
 
 
@@ -133,7 +139,7 @@ def _is_mutation(outer: ast.AST | None) -> bool:
     """Whether a name's use is ``x.append(...)`` or ``x[i] = ...``."""
     if isinstance(outer, ast.Subscript):
         return isinstance(outer.ctx, ast.Store)
-    return isinstance(outer, ast.Attribute) and outer.attr in _MUTATORS
+    return isinstance(outer, ast.Attribute) and outer.attr in MUTATORS
 
 
 @dataclass
@@ -206,7 +212,7 @@ class _Split:
         return None
 
     def _feeds(self, statement: ast.stmt) -> bool:
-        return any(self.facts.tree.is_within(item, statement) for item in self.feeding.statements)
+        return statement in self.feeding.statements or any(self.facts.tree.is_within(item, statement) for item in self.feeding.statements)
 
     def _needs_autocast(self, statement: ast.stmt, reader: Reader) -> bool:
         """Whether a statement works on half precision, or is a loss of torch on what the networks gave."""
@@ -218,7 +224,9 @@ class _Split:
     def _is_loss(self, call: ast.Call) -> bool:
         """Whether a call computes one of torch's losses."""
         meaning = self.facts.calls.meaning(call) or ""
-        return (meaning.startswith("torch.nn.functional.") and last_name(call.func) in LOSS_FUNCTIONS) or self.facts.models.is_loss(call.func)
+        return (meaning.startswith("torch.nn.functional.") and last_name(call.func) in LOSS_FUNCTIONS) or self.facts.models.is_loss(
+            call.func
+        )
 
     def _is_known(self, statement: ast.stmt) -> bool:
         """Whether a statement calls nothing but tensor operations, torch's own layers and losses, and builtins."""
@@ -269,7 +277,9 @@ class _Split:
         """
         touched = {index for index in self.chosen if self._touches(self.block[index], reader)}
         beside = {index for first, last in stretches if touched & set(range(first, last + 1)) for index in range(first, last + 1)}
-        losses = {index for index in self.chosen if any(self._is_loss(node) for node in ast.walk(self.block[index]) if isinstance(node, ast.Call))}
+        losses = {
+            index for index in self.chosen if any(self._is_loss(node) for node in ast.walk(self.block[index]) if isinstance(node, ast.Call))
+        }
         return [index for index in self.chosen if index in touched or index in beside & losses]
 
     def _touches(self, node: ast.AST, reader: Reader) -> bool:
@@ -288,7 +298,11 @@ class _Split:
                 index = self._index(self.facts.tree.statement(call))
                 inner = [other for other in self.runs if self.facts.tree.is_within(other, self.block[index])]
                 if any(not self.facts.regions.under(other, NO_GRAD) for other in inner):
-                    return Obstacle("no-grad-pass", "one network runs with and without gradients in the same statement", "write the pass without gradients as a statement of its own")
+                    return Obstacle(
+                        "no-grad-pass",
+                        "one network runs with and without gradients in the same statement",
+                        "write the pass without gradients as a statement of its own",
+                    )
                 alone.add(index)
         found: list[tuple[int, int]] = []
         for index in self.chosen:
@@ -302,13 +316,21 @@ class _Split:
     def _shares_weights(self, call: ast.Call) -> bool:
         """Whether a network that runs without gradients also runs with them in this loop."""
         mine = self._objects(call.func)
-        return any(other is not call and not self.facts.regions.under(other, NO_GRAD) and mine & self._objects(other.func) for other in self.runs)
+        return any(
+            other is not call and not self.facts.regions.under(other, NO_GRAD) and mine & self._objects(other.func) for other in self.runs
+        )
 
     def _objects(self, node: ast.expr, depth: int = 0) -> frozenset[object]:
         """The calls that made a network, as this function knows them: one object for each."""
         if isinstance(node, ast.Call):
             wrapped = node.args[:1] if self.facts.calls.meaning(node) in WRAPPERS else []
-            source = wrapped[0] if wrapped else node.func.value if isinstance(node.func, ast.Attribute) and self.facts.models.of(node.func.value) else None
+            source = (
+                wrapped[0]
+                if wrapped
+                else node.func.value
+                if isinstance(node.func, ast.Attribute) and self.facts.models.of(node.func.value)
+                else None
+            )
             return self._objects(source, depth) if source is not None else frozenset([node])
         if isinstance(node, ast.Name) and depth < 8:
             values = [binding.value for binding in self.facts.flow.reaching(node) if binding.value is not None]
@@ -331,7 +353,7 @@ class _Split:
                 return reader, tuple(sorted(found, key=lambda item: (item.lineno, item.col_offset)))
             for source in sorted(new, key=lambda item: (item.lineno, item.col_offset)):
                 use = source if self._can_restore(source, reader.made.get(source, FULL)) else self._given(reader.places.get(source), reader)
-                if use is None:
+                if use is None or use in restored:
                     return self._escape(reader, source)
                 restored |= {use}
 
@@ -355,15 +377,21 @@ class _Split:
 
     def _comes_from(self, use: ast.Name, loop: ast.stmt) -> bool:
         """Whether a use may read what a statement of the loop bound."""
-        return isinstance(use.ctx, ast.Load) and any(self.facts.tree.is_within(binding.node, loop) for binding in self.facts.flow.reaching(use))
+        return isinstance(use.ctx, ast.Load) and any(
+            self.facts.tree.is_within(binding.node, loop) for binding in self.facts.flow.reaching(use)
+        )
 
     def _escape(self, reader: Reader, source: ast.expr) -> Obstacle:
         place = reader.places.get(source)
         words = ast.unparse(source)
-        if isinstance(place, ast.Call) and any(self.facts.tree.is_within(place, item) for item in self.feeding.statements):
+        if isinstance(place, ast.Call) and place in reader.opaque and self._feeds(self.facts.tree.statement(place)):
             return _unknown_loss(place)
         line = getattr(place, "lineno", 0)
-        return Obstacle("half-escapes", f"what {words} returns is half precision, and line {line} uses it where float32 is expected", "convert the tensors that leave the forward pass with .float()")
+        return Obstacle(
+            "half-escapes",
+            f"what {words} returns is half precision, and line {line} uses it where float32 is expected",
+            "convert the tensors that leave the forward pass with .float()",
+        )
 
     def _given(self, place: ast.AST | None, reader: Reader) -> ast.expr | None:
         """The argument of a loss or metric of the project that can be converted where it is given, as that surely takes a tensor."""
@@ -479,4 +507,3 @@ def _unknown_loss(call: ast.Call) -> Obstacle:
         f"{ast.unparse(call.func)} on line {call.lineno} is given the network's output, and what it does in half precision is not known",
         "give the network's output a name, and call the loss with output.float() behind the region",
     )
-

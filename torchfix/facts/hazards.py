@@ -22,27 +22,70 @@ from torchfix.facts.tree import FUNCTIONS, last_name
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+# Methods by which a program asks to see gradients while the backward pass still runs.
+GRADIENT_HOOKS = ("register_hook", "register_full_backward_hook", "register_backward_hook", "register_post_accumulate_grad_hook")
 LARGEST_HALF = 65504.0
 SMALLEST_HALF = 5.97e-8  # the smallest number above zero that float16 holds is 2 ** -24
 
 _FILLS = frozenset("masked_fill fill full_like new_full index_fill where clamp clip".split())
-_INDEX_WRITES = frozenset("scatter_ scatter_add_ scatter_reduce_ index_add_ index_copy_ index_put_ masked_scatter_ index_add masked_scatter".split())
+_INDEX_WRITES = frozenset(
+    "scatter_ scatter_add_ scatter_reduce_ index_add_ index_copy_ index_put_ masked_scatter_ index_add masked_scatter".split()
+)
 _LINEAR_ALGEBRA = frozenset(
     """cholesky cholesky_inverse cholesky_solve det eig eigh geqrf inverse linalg_inv logdet lstsq lu lu_solve matrix_exp matrix_power ormqr
     pca_lowrank pinverse qr slogdet solve svd svd_lowrank symeig triangular_solve""".split()
 )
 _SPECTRAL = frozenset("stft istft fft ifft rfft irfft complex polar view_as_complex view_as_real".split())
-_WIDE = frozenset(["torch.float64", "torch.double", "torch.DoubleTensor", "torch.cuda.DoubleTensor", "torch.complex64", "torch.complex128", "torch.cfloat"])
+_WIDE = frozenset(
+    [
+        "torch.float64",
+        "torch.double",
+        "torch.DoubleTensor",
+        "torch.cuda.DoubleTensor",
+        "torch.complex64",
+        "torch.complex128",
+        "torch.cfloat",
+    ]
+)
 _FLOAT_TYPES = frozenset(["torch.FloatTensor", "torch.cuda.FloatTensor", "torch.Tensor"])
 _PRECISION = (*AUTOCAST, "torch.amp.GradScaler", "torch.cuda.amp.GradScaler")
 _FORWARD_WRAPPERS = ("torch.amp.custom_fwd", "torch.cuda.amp.custom_fwd")
+# What each hazard is, and what the user can do; ``{name}`` is what the code calls it.
+_WORDS = {
+    "bce-loss": (
+        "BCELoss of probabilities raises under autocast",
+        "return logits and use BCEWithLogitsLoss",
+    ),
+    "custom-autograd": (
+        "an autograd function without custom_fwd",
+        "decorate its forward with torch.amp.custom_fwd, its backward with custom_bwd",
+    ),
+    "float64": ("float64 or complex numbers", "keep this code in its own precision"),
+    "gradient-hooks": ("a hook that would see scaled gradients", "divide them by scaler.get_scale() in the hook"),
+    "half-overflow": ("a number that float16 cannot hold", "use torch.finfo(x.dtype).min, or a smaller number"),
+    "half-to-numpy": ("tensors that go to NumPy, which has no bfloat16", "convert them with .float() first"),
+    "index-write": (
+        "a write by tensor index, which raises between tensors of different precision",
+        "convert the value to the target's dtype",
+    ),
+    "linear-algebra": ("{name}, which has no half-precision form", "compute it on .float() inputs with autocast switched off"),
+    "log-of-sigmoid": ("the logarithm of a sigmoid, which half precision rounds to 0 or 1", "use logsigmoid or BCEWithLogitsLoss"),
+    "precision-chosen": ("code that already chooses its precision", "finish that change by hand, or take it out first"),
+    "sharded": ("a network sharded over devices, which has a precision policy of its own", "set that policy (MixedPrecisionPolicy)"),
+    "sparse-gradients": ("an embedding with sparse gradients, which the scaler does not take", "use dense gradients"),
+    "spectral": ("{name}, which has no general half-precision form", "compute it on .float() inputs with autocast switched off"),
+    "tiny-epsilon": ("a number that is zero in float16 and is to keep a value from zero", "use 1e-6 or more, or compute in .float()"),
+    "torchscript": ("TorchScript code", "put autocast inside the scripted code by hand"),
+    "typed-tensor": ("a conversion to a fixed tensor type", "write .float(), or follow another tensor with .type_as()"),
+    "unseen-layer": ("{name} of another package, whose code is out of sight", "check that it takes half precision"),
+}
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "torch.distributed.tensor", "torch.distributed._tensor")
-_FLOAT64 = ("float64", "float64 or complex numbers", "keep this model in its own precision")
 # Packages whose layers and functions take half precision, or touch no tensor.
 _KNOWN = frozenset(
-    """abc argparse builtins collections contextlib copy dataclasses easydict efficientnet_pytorch einops enum functools inspect itertools json
-    logging math numbers numpy omegaconf operator os pathlib pickle pretrainedmodels random re segmentation_models_pytorch string sys time timm torch
-    torchvision tqdm transformers types typing typing_extensions warnings yaml""".split()
+    """abc argparse builtins collections contextlib copy dataclasses easydict efficientnet_pytorch einops enum functools inspect
+    itertools json logging math numbers numpy omegaconf operator os pathlib pickle pretrainedmodels random re
+    segmentation_models_pytorch string sys time timm torch torchvision tqdm transformers types typing typing_extensions warnings
+    yaml""".split()
 )
 
 
@@ -58,23 +101,28 @@ class Hazards:
         for name in facts.program.frameworks:
             if name == "Apex":
                 return Obstacle("apex", "Apex is in use, whose mixed precision torch has taken over", "move to torch.amp first")
-            return Obstacle("framework", f"{name} runs the training step, and has its own switch for mixed precision", f"set the precision through {name}")
+            return Obstacle(
+                "framework",
+                f"{name} runs the training step, and has its own switch for mixed precision",
+                f"set the precision through {name}",
+            )
         for call in facts.calls.to("torch.set_default_dtype", "torch.set_default_tensor_type"):
-            return _obstacle(facts, call, "float64", "the program sets its own default precision", "leave this program in it")
+            if not call.args or not _is_float32(facts, call.args[0]):
+                return _obstacle(facts, call, "float64")
         for call in facts.calls.methods("double"):
             if isinstance(call.func, ast.Attribute) and facts.models.is_module(call.func.value):
-                return _obstacle(facts, call, *_FLOAT64)
+                return _obstacle(facts, call, "float64")
         for node in facts.tree.imports:
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             if any(module.startswith(_SHARDED) for module in modules):
-                return _obstacle(facts, node, "sharded", "the network is sharded over devices, which has a precision policy of its own", "set that policy (MixedPrecisionPolicy)")
+                return _obstacle(facts, node, "sharded")
         return None
 
     def chosen(self) -> Obstacle | None:
         """Mixed or half precision that the file already uses somewhere."""
         facts = self._facts
         call = next(facts.calls.to(*_PRECISION), None) or next(facts.calls.methods("half", "bfloat16"), None)
-        return _obstacle(facts, call, "precision-chosen", "the file already uses mixed or half precision elsewhere", "carry it over to this loop by hand") if call else None
+        return _obstacle(facts, call, "precision-chosen") if call else None
 
     def in_network(self, network: Network, methods: frozenset[str] = frozenset()) -> Obstacle | None:
         """What in a network's own code half precision would break, None where nothing was found.
@@ -113,22 +161,25 @@ class Hazards:
                 listed += [(item.facts, node) for node in ast.walk(item.node) if isinstance(node, ast.Call)]
         for facts, call in listed:
             if _is_banned(facts, call) or (facts.calls.meaning(call) or "").rpartition(".")[2] in BANNED:
-                return _bce(facts, call)
+                return _obstacle(facts, call, "bce-loss")
         return None
 
     def wide(self, expressions: Iterable[ast.expr]) -> Obstacle | None:
         """Float64 among some expressions of this file."""
         for node in (node for expression in expressions for node in ast.walk(expression)):
             if isinstance(node, ast.Call) and last_name(node.func) == "double" and not node.args:
-                return _obstacle(self._facts, node, *_FLOAT64)
+                return _obstacle(self._facts, node, "float64")
             if isinstance(node, ast.Attribute) and self._facts.names.qualified(node) in _WIDE:
-                return _obstacle(self._facts, node, *_FLOAT64)
+                return _obstacle(self._facts, node, "float64")
         return None
 
     @cached_property
     def vanishing(self) -> bool:
         """Whether the file holds a number that float16 rounds to zero."""
-        return any(isinstance(node, ast.Constant) and type(node.value) is float and 0 < node.value < SMALLEST_HALF for node in ast.walk(self._facts.source.tree))
+        return any(
+            isinstance(node, ast.Constant) and type(node.value) is float and 0 < node.value < SMALLEST_HALF
+            for node in ast.walk(self._facts.source.tree)
+        )
 
 
 def _in_class(definition: Definition) -> Obstacle | None:
@@ -138,15 +189,15 @@ def _in_class(definition: Definition) -> Obstacle | None:
     if derives(definition, ("torch.autograd.Function",)):
         forward = next((item for item in methods if item.name == "forward"), None)
         wrapped = forward is not None and any(_means(facts, item, _FORWARD_WRAPPERS) for item in forward.decorator_list)
-        return None if wrapped else _obstacle(facts, node, "custom-autograd", "an autograd function without custom_fwd", "decorate its forward with torch.amp.custom_fwd and its backward with custom_bwd")
+        return None if wrapped else _obstacle(facts, node, "custom-autograd")
     if derives(definition, ("torch.jit.",)):
-        return _obstacle(facts, node, "torchscript", "a TorchScript module", "put autocast inside the scripted code by hand")
+        return _obstacle(facts, node, "torchscript")
     for call in (item for item in ast.walk(node) if isinstance(item, ast.Call)):
         sparse = keyword(call, "sparse")
         if sparse is not None and not (isinstance(sparse.value, ast.Constant) and sparse.value.value is False):
-            return _obstacle(facts, call, "sparse-gradients", "an embedding with sparse gradients, which the scaler does not take", "use dense gradients")
+            return _obstacle(facts, call, "sparse-gradients")
         if _is_unseen_layer(facts, call):
-            return _obstacle(facts, call, "unseen-layer", f"the layer {last_name(call.func)} of another package, whose code is out of sight", "check that it takes half precision")
+            return _obstacle(facts, call, "unseen-layer")
     return None
 
 
@@ -189,9 +240,9 @@ def _in_code(facts: Facts, code: ast.AST) -> Obstacle | None:
         elif isinstance(node, ast.BinOp):
             obstacle = _in_arithmetic(facts, node)
         elif isinstance(node, ast.Attribute) and facts.names.qualified(node) in _WIDE:
-            obstacle = _obstacle(facts, node, *_FLOAT64)
+            obstacle = _obstacle(facts, node, "float64")
         elif isinstance(node, FUNCTIONS) and any(_means(facts, item, ("torch.jit.",)) for item in node.decorator_list):
-            obstacle = _obstacle(facts, node, "torchscript", "a TorchScript function", "put autocast inside the scripted code by hand")
+            obstacle = _obstacle(facts, node, "torchscript")
         if obstacle is not None:
             return obstacle
     return None
@@ -202,29 +253,35 @@ def _in_call(facts: Facts, call: ast.Call, sigmoids: frozenset[str]) -> Obstacle
     method = isinstance(call.func, ast.Attribute) and not meaning
     torch = meaning.startswith("torch.")
     if _is_banned(facts, call):
-        return _bce(facts, call)
+        return _obstacle(facts, call, "bce-loss")
     if meaning in _PRECISION or (method and name in ("half", "bfloat16") and not call.args):
-        return _obstacle(facts, call, "precision-chosen", "code that already chooses its precision", "finish that change by hand, or take it out first")
+        return _obstacle(facts, call, "precision-chosen")
     if method and name == "double" and not call.args:
-        return _obstacle(facts, call, *_FLOAT64)
+        return _obstacle(facts, call, "float64")
+    if method and name in GRADIENT_HOOKS:
+        return _obstacle(facts, call, "gradient-hooks")
     if meaning.startswith("torch.jit."):
-        return _obstacle(facts, call, "torchscript", "TorchScript code", "put autocast inside the scripted code by hand")
+        return _obstacle(facts, call, "torchscript")
     if method and name == "numpy":
-        return _obstacle(facts, call, "half-to-numpy", "tensors that go to NumPy, which has no bfloat16", "convert them with .float() first")
-    if (torch or method) and name.rstrip("_") in _FILLS and any(_is_beyond_half(item) for item in (*call.args, *(k.value for k in call.keywords))):
-        return _obstacle(facts, call, "half-overflow", "a fill with a number that float16 cannot hold", "use torch.finfo(x.dtype).min")
+        return _obstacle(facts, call, "half-to-numpy")
+    if (
+        (torch or method)
+        and name.rstrip("_") in _FILLS
+        and any(_is_beyond_half(item) for item in (*call.args, *(k.value for k in call.keywords)))
+    ):
+        return _obstacle(facts, call, "half-overflow")
     if (torch or method) and name in _INDEX_WRITES and not _writes_constant(call, name):
-        return _obstacle(facts, call, "index-write", f"{name} between tensors of different precision raises", "convert the source to the target's dtype")
+        return _obstacle(facts, call, "index-write")
     if (meaning.startswith("torch.linalg.") and "norm" not in name) or ((torch or method) and name in _LINEAR_ALGEBRA):
-        return _obstacle(facts, call, "linear-algebra", f"{name} has no half-precision form", "compute it on .float() inputs with autocast switched off")
+        return _obstacle(facts, call, "linear-algebra")
     if meaning.startswith("torch.fft.") or ((torch or method) and name in _SPECTRAL):
-        return _obstacle(facts, call, "spectral", f"{name} has no general half-precision form", "compute it on .float() inputs with autocast switched off")
+        return _obstacle(facts, call, "spectral")
     if method and name == "type" and call.args and _is_float_type(facts, call.args[0]):
-        return _obstacle(facts, call, "typed-tensor", "a conversion to a fixed tensor type", "write .float(), or follow another tensor with .type_as()")
+        return _obstacle(facts, call, "typed-tensor")
     if name in ("log", "log2", "log10") and (torch or method) and _is_sigmoid(facts, _operand(call, torch), sigmoids):
-        return _obstacle(facts, call, "log-of-sigmoid", "the logarithm of a sigmoid, which half precision rounds to 0 or 1", "use logsigmoid or BCEWithLogitsLoss")
+        return _obstacle(facts, call, "log-of-sigmoid")
     if _is_unseen(facts, call):
-        return _obstacle(facts, call, "unseen-layer", f"{name} of another package, whose code is out of sight", "check that it takes half precision")
+        return _obstacle(facts, call, "unseen-layer")
     return None
 
 
@@ -235,7 +292,7 @@ def _in_store(facts: Facts, node: ast.Assign | ast.AugAssign) -> Obstacle | None
         if _is_number(node.value) and not _is_beyond_half(node.value):
             continue
         if not _is_basic_index(facts, target.slice) and not _is_python_container(facts, target.value):
-            return _obstacle(facts, node, "index-write", "a write by tensor index between tensors of different precision raises", "convert the value to the target's dtype")
+            return _obstacle(facts, node, "index-write")
     return None
 
 
@@ -244,9 +301,9 @@ def _in_arithmetic(facts: Facts, node: ast.BinOp) -> Obstacle | None:
         if _is_number(other):
             continue
         if _is_beyond_half(one):
-            return _obstacle(facts, node, "half-overflow", "a number in a tensor expression that float16 cannot hold", "use a smaller number, or torch.finfo(x.dtype).min")
+            return _obstacle(facts, node, "half-overflow")
         if isinstance(node.op, (ast.Add, ast.Sub)) and _is_vanishing(facts, one) and not _is_full(facts, other):
-            return _obstacle(facts, node, "tiny-epsilon", "a number that is zero in float16 is to keep a value from being zero", "use 1e-6 or more, or compute in .float()")
+            return _obstacle(facts, node, "tiny-epsilon")
     return None
 
 
@@ -260,25 +317,22 @@ def _is_banned(facts: Facts, call: ast.Call) -> bool:
     return any(network.library == "torch.nn.BCELoss" for network in facts.models.of(call.func) or ())
 
 
-def _bce(facts: Facts, call: ast.Call) -> Obstacle:
-    return _obstacle(facts, call, "bce-loss", "BCELoss of probabilities raises under autocast", "return logits and use BCEWithLogitsLoss, which is also exact for large values")
-
-
 def _means(facts: Facts, expression: ast.expr, names: tuple[str, ...]) -> bool:
     meaning = facts.names.qualified(expression.func if isinstance(expression, ast.Call) else expression) or ""
     return meaning in names or any(name.endswith(".") and meaning.startswith(name) for name in names)
 
 
-def _obstacle(facts: Facts, node: ast.AST, code: str, text: str, help: str) -> Obstacle:
-    line = getattr(node, "lineno", 0)
-    return Obstacle(code, f"{facts.path}:{line}: {text}", help)
+def _obstacle(facts: Facts, node: ast.AST, code: str) -> Obstacle:
+    text, help = _WORDS[code]
+    name = last_name(node.func) if isinstance(node, ast.Call) else None
+    return Obstacle(code, f"{facts.path}:{getattr(node, 'lineno', 0)}: {text.format(name=name)}", help)
 
 
 def _number(node: ast.expr) -> float | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _number(node.operand)
         return None if inner is None else -inner
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         return float(node.value)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base, power = _number(node.left), _number(node.right)
@@ -299,7 +353,11 @@ def _is_vanishing(facts: Facts, node: ast.expr) -> bool:
     """Whether an expression is a number above zero that float16 cannot hold, written out or under a name."""
     if isinstance(node, (ast.Name, ast.Attribute)):
         values = (facts.values.of(node) if facts.hazards.vanishing else None) or ()
-        return any(isinstance(value.node, ast.expr) and not value.path and _is_vanishing(value.facts, value.node) for value in values if value.node is not node)
+        return any(
+            isinstance(value.node, ast.expr) and not value.path and _is_vanishing(value.facts, value.node)
+            for value in values
+            if value.node is not node
+        )
     value = _number(node)
     return value is not None and 0 < value < SMALLEST_HALF
 
@@ -310,9 +368,14 @@ def _is_full(facts: Facts, node: ast.expr) -> bool:
 
 
 def _is_float_type(facts: Facts, node: ast.expr) -> bool:
+    """Whether an argument is one of the old tensor types that hold float32."""
     if isinstance(node, ast.Constant):
         return node.value in _FLOAT_TYPES
     return facts.names.qualified(node) in _FLOAT_TYPES
+
+
+def _is_float32(facts: Facts, node: ast.expr) -> bool:
+    return _is_float_type(facts, node) or facts.names.qualified(node) in ("torch.float32", "torch.float")
 
 
 def _writes_constant(call: ast.Call, name: str) -> bool:
@@ -338,7 +401,8 @@ def _is_basic_index(facts: Facts, index: ast.expr) -> bool:
     if isinstance(index, ast.Name):
         bindings = facts.flow.reaching(index)
         return bool(bindings) and all(
-            binding.how is Bound.LOOP or (binding.value is not None and not binding.path and binding.value is not index and _is_basic_index(facts, binding.value))
+            binding.how is Bound.LOOP
+            or (binding.value is not None and not binding.path and binding.value is not index and _is_basic_index(facts, binding.value))
             for binding in bindings
         )
     return False
@@ -365,7 +429,9 @@ def _is_sigmoid(facts: Facts, node: ast.expr | None, names: frozenset[str]) -> b
     if isinstance(node, ast.BinOp):
         return _is_sigmoid(facts, node.left, names) or _is_sigmoid(facts, node.right, names)
     if isinstance(node, ast.Call):
-        return last_name(node.func) in ("sigmoid", "sigmoid_") or any(item.library == "torch.nn.Sigmoid" for item in facts.models.of(node.func) or ())
+        return last_name(node.func) in ("sigmoid", "sigmoid_") or any(
+            item.library == "torch.nn.Sigmoid" for item in facts.models.of(node.func) or ()
+        )
     return isinstance(node, ast.Name) and node.id in names
 
 
@@ -390,4 +456,3 @@ def _is_unseen(facts: Facts, call: ast.Call) -> bool:
 
 def _is_unseen_layer(facts: Facts, call: ast.Call) -> bool:
     return (last_name(call.func) or "")[:1].isupper() and _is_unseen(facts, call)
-

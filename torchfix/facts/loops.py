@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.calls import receiver
 from torchfix.facts.optimizers import Optimizer
 from torchfix.facts.regions import AUTOCAST, NO_GRAD
-from torchfix.facts.tree import FUNCTIONS, Function, LoopNode, dotted, walk_here
+from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -134,6 +134,38 @@ class Loops:
         names = {dotted(_receiver(other)) for other in self._facts.tree.calls.get("step", ()) if self._facts.tree.is_within(other, owner)}
         zeroed = any(self._facts.tree.is_within(other, owner) for other in self._facts.tree.calls.get("zero_grad", ()))
         return len(names) == 1 and zeroed and not call.args
+
+    @cached_property
+    def indirect(self) -> dict[LoopNode, str]:
+        """The innermost loops that train through what they call, with the part that stands there: ``backward`` or ``step``."""
+        found: dict[LoopNode, str] = {}
+        for node in self._facts.tree.loops:
+            calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+            if any(_attr(call) == "backward" for call in calls):
+                if any(self._runs_step(_attr(call)) for call in calls):
+                    found[node] = "step"
+            elif any(self._runs_backward(call) for call in calls):
+                found[node] = "backward"
+        outer = {around for node in (*found, *(loop.node for loop in self.training)) for around in self._facts.tree.ancestors(node)}
+        return {node: part for node, part in found.items() if node not in outer and self.at(node) is None}
+
+    def _runs_step(self, method: str) -> bool:
+        """Whether a class of the program has a method of this name that steps an optimizer."""
+        owners = (owner for facts in self._facts.program.files for owner in facts.tree.classes)
+        methods = (item for owner in owners for item in owner.body if isinstance(item, FUNCTIONS) and item.name == method)
+        return any(isinstance(node, ast.Call) and _attr(node) == "step" for item in methods for node in ast.walk(item))
+
+    def _runs_backward(self, call: ast.Call) -> bool:
+        """Whether a call runs a function of the project with a backward pass that no loop in it repeats."""
+        method = self._facts.own_method(call)
+        definition = self._facts.names.definition(call.func)
+        facts, function = (
+            (self._facts, method) if method is not None else (definition.facts, definition.node) if definition else (None, None)
+        )
+        if facts is None or not isinstance(function, FUNCTIONS):
+            return False
+        passes = [item for item in facts.tree.calls.get("backward", ()) if facts.tree.is_within(item, function)]
+        return any(not facts.tree.is_within(facts.tree.nearest(item, LOOPS) or facts.tree.module, function) for item in passes)
 
     def scales(self, loop: Loop) -> bool:
         """Whether a training loop already uses mixed precision: autocast in or around it, or a scaled loss."""

@@ -18,11 +18,13 @@ from torchfix.facts.models import Network
 from torchfix.facts.names import Definition
 from torchfix.facts.scopes import parameters
 from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, Function, dotted, last_name
-from torchfix.facts.values import is_default, passed
+from torchfix.facts.values import Value, is_default, passed
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+# Methods that put their arguments into a container.
+MUTATORS = frozenset("append extend insert add update setdefault".split())
 _DEPTH = 6  # calls followed into one another before a result counts as half
 
 
@@ -91,8 +93,25 @@ class Precision:
         return self._results[key]
 
 
+def _sets(owner: Definition, name: str) -> bool:
+    """Whether a network's class gives an attribute its value while the network runs, or computes it as a property."""
+    assert isinstance(owner.node, ast.ClassDef)
+    methods = [item for item in owner.node.body if isinstance(item, FUNCTIONS)]
+    if any(item.name == name and item.decorator_list for item in methods):
+        return True
+    names, size = {"forward"}, 0
+    while len(names) != size:
+        size = len(names)
+        running = [item for item in methods if item.name in names and item.name != "__init__"]
+        inside = [node for item in running for node in ast.walk(item) if isinstance(node, ast.Attribute)]
+        names |= {node.attr for node in inside}
+    return any(node.attr == name and isinstance(node.ctx, ast.Store) for node in inside)
+
+
 def result_of(facts: Facts, function: Function, given: Mapping[str, Reading], inside: bool, depth: int) -> Reading:
     """What a function returns, its parameters given; without ``return`` nothing."""
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(function)):
+        return Reading(frozenset([ast.Name(function.name)]))
     reader = Reader(facts, depth=depth)
     reader.inside = inside
     reader.values.update(given)
@@ -115,8 +134,28 @@ def method_of(definition: Definition, name: str, _depth: int = 0) -> Definition 
     return None
 
 
-_SEVERAL_OUTPUTS = ("RNN", "LSTM", "GRU", "MultiheadAttention", "AdaptiveLogSoftmaxWithLoss", "AdaptiveMaxPool", "FractionalMaxPool", "ModuleList", "ModuleDict")
-_SEVERAL_RESULTS = ("inception_v3", "Inception3", "googlenet", "GoogLeNet", "detection.", "segmentation.", "feature_extraction", "hub.load", "__dict__")
+_SEVERAL_OUTPUTS = (
+    "RNN",
+    "LSTM",
+    "GRU",
+    "MultiheadAttention",
+    "AdaptiveLogSoftmaxWithLoss",
+    "AdaptiveMaxPool",
+    "FractionalMaxPool",
+    "ModuleList",
+    "ModuleDict",
+)
+_SEVERAL_RESULTS = (
+    "inception_v3",
+    "Inception3",
+    "googlenet",
+    "GoogLeNet",
+    "detection.",
+    "segmentation.",
+    "feature_extraction",
+    "hub.load",
+    "__dict__",
+)
 
 
 def gives_one_tensor(network: Network) -> bool:
@@ -201,9 +240,9 @@ class Reader:
             if node.value is not None:
                 self.bind(node.target, self.value(node.value))
         elif isinstance(node, ast.AugAssign):
-            target = self.value(node.target)
+            held = self.value(node.target)
             both = self._arithmetic(node, node.op, node.target, node.value)
-            kept = target.tensor and not target.sources  # a tensor keeps its dtype when changed in place
+            kept = held.tensor and not held.sources  # a tensor keeps its dtype when changed in place
             self.bind(node.target, FULL_TENSOR if kept else both)
         elif isinstance(node, ast.Return):
             reading = self.value(node.value) if node.value is not None else FULL
@@ -242,7 +281,9 @@ class Reader:
             self.values = dict(before)
             self.block(body)
             after.append(self.values)
-        self.values = {name: join(values[name] for values in after if name in values) for name in {key for values in after for key in values}}
+        self.values = {
+            name: join(values[name] for values in after if name in values) for name in {key for values in after for key in values}
+        }
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         for _ in range(2):  # what one iteration leaves, the next one finds
@@ -265,22 +306,32 @@ class Reader:
         if isinstance(target, ast.Name):
             self.values[target.id] = reading
         elif isinstance(target, (ast.Tuple, ast.List)):
-            for index, item in enumerate(target.elts):
+            for index, element in enumerate(target.elts):
                 known = reading.parts is not None and len(reading.parts) == len(target.elts)
                 part = reading.parts[index] if known and reading.parts is not None else Reading(reading.sources, reading.tensor)
-                self._bind_part(item, part)
+                self._bind_part(element, part)
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Reading(reading.sources))
         else:
             name = dotted(target)
             if name is not None:
                 self.values[name] = reading
+            elif isinstance(target, ast.Subscript):
+                self._fill(target.value, reading)
             self.want(reading, target)  # an attribute or an element outlives the region
+
+    def _fill(self, container: ast.expr, reading: Reading) -> None:
+        """Put a value into what a name holds: from now on that may be half precision too."""
+        name = dotted(container)
+        if name is not None and reading.sources:
+            self.values[name] = Reading(self.values.get(name, FULL).sources | reading.sources)
 
     def _bind_part(self, target: ast.expr, part: Reading) -> None:
         """Give a target one element of a tuple; where that came from no single tensor, the name answers for its half itself."""
+        tree = self.facts.tree
+        unpacked = not self.depth and isinstance(tree.parent(tree.parent(target) or target), ast.Assign)
         whole = all(self.made.get(source, FULL).tensor for source in part.sources)
-        if isinstance(target, ast.Name) and part.sources and not whole:
+        if unpacked and isinstance(target, ast.Name) and part.sources and not whole:
             part = FULL_TENSOR if target in self.restored else part.named(target)
             self.made[target] = part
         self.bind(target, part)
@@ -359,7 +410,19 @@ class Reader:
         base = self.value(node.value)
         if node.attr in ("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "grad_fn", "names", "layout"):
             return FULL
+        if self._is_left_by_forward(node):
+            return Reading(frozenset([node]))
         return Reading(base.sources, base.tensor and node.attr in ("data", "T", "mT", "H", "real"))
+
+    def _is_left_by_forward(self, node: ast.Attribute) -> bool:
+        """Whether an attribute of a network, of ``self`` inside one, is set or computed while it runs."""
+        facts = self.facts
+        owner: Definition | None = None
+        if self.depth and isinstance(node.value, ast.Name) and facts.is_self(node.value):
+            inside = facts.tree.method_class(node)
+            owner = Definition(facts, inside) if inside is not None else None
+        networks = [Network(Value(facts, node), owner, None)] if owner is not None else facts.models.of(node.value) or ()
+        return any(_sets(network.definition, node.attr) for network in networks if network.definition is not None)
 
     def _subscript(self, node: ast.Subscript) -> Reading:
         base = self.value(node.value)
@@ -470,7 +533,23 @@ class Reader:
         return FULL_TENSOR if how is Treatment.FULL else Reading(inputs.sources, True)
 
     def _builtin(self, node: ast.Call, name: str, inputs: Reading) -> Reading:
-        if name in ("float", "int", "bool", "len", "print", "isinstance", "str", "repr", "format", "round", "id", "type", "hasattr", "callable", "range"):
+        if name in (
+            "float",
+            "int",
+            "bool",
+            "len",
+            "print",
+            "isinstance",
+            "str",
+            "repr",
+            "format",
+            "round",
+            "id",
+            "type",
+            "hasattr",
+            "callable",
+            "range",
+        ):
             return FULL
         if name in ("zip", "enumerate", "list", "tuple", "reversed", "iter", "next", "dict", "set", "sorted", "getattr"):
             return Reading(inputs.sources)
@@ -490,7 +569,8 @@ class Reader:
         """A function or method of the project: read with what this call gives it."""
         function = definition.node
         assert isinstance(function, FUNCTIONS)
-        if self.depth > _DEPTH or not (self.depth or inputs.sources):
+        networks = any(self.facts.models.of(item) for item in (*node.args, *(item.value for item in node.keywords)))
+        if self.depth > _DEPTH or not (self.depth or inputs.sources or networks):
             return FULL if not inputs.sources else self._unknown(node, inputs)
         if has_stars(node) or function.decorator_list or (self.inside and not self.depth):
             return self._unknown(node, inputs)
@@ -503,8 +583,7 @@ class Reader:
             elif item is None:
                 inner.values[parameter.arg] = Reading(inputs.sources) if parameter is function.args.vararg else FULL
         inner.block(function.body)
-        for source in inner.wanted & inputs.sources:
-            self.want(Reading(frozenset([source])), node)
+        self.want(Reading(frozenset(inner.wanted)), node)
         result = join(inner.returned)
         return result if result.sources <= inputs.sources else result.named(node)
 
@@ -513,6 +592,8 @@ class Reader:
         inputs = join(given)
         if self._is_distribution(func.value):
             return Reading(frozenset([node]), True) if self.inside else Reading(base.sources | inputs.sources, True)
+        if func.attr in MUTATORS:
+            self._fill(func.value, inputs)
         if not (base.tensor or is_operation(func.attr)):
             return self._unknown(node, join([base, inputs]))  # a meter's ``update``, a list's ``append``, a layer out of sight
         if func.attr in ("numpy", "new_tensor"):
@@ -537,4 +618,6 @@ class Reader:
 def _names_float32(facts: Facts, call: ast.Call) -> bool:
     """Whether a conversion names float32."""
     given = [*call.args, *(item.value for item in call.keywords)]
-    return any(facts.names.qualified(item) in ("torch.float32", "torch.float") or last_name(item) in ("FloatTensor", "float32") for item in given)
+    return any(
+        facts.names.qualified(item) in ("torch.float32", "torch.float") or last_name(item) in ("FloatTensor", "float32") for item in given
+    )

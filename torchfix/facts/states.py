@@ -96,7 +96,9 @@ class States:
     def _is_plain(self, dictionary: ast.Dict) -> bool:
         source = self._facts.source
         start, end = source.span(dictionary)
-        words = all(isinstance(key, ast.Constant) and isinstance(key.value, str) and source.segment(key)[:1] in "'\"" for key in dictionary.keys)
+        words = all(
+            isinstance(key, ast.Constant) and isinstance(key.value, str) and source.segment(key)[:1] in "'\"" for key in dictionary.keys
+        )
         return words and "#" not in source.text[start:end]
 
     def _sees(self, node: ast.AST, after: ast.stmt) -> bool:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.devices import Transfer
-from torchfix.facts.tree import dotted
+from torchfix.facts.tree import LoopNode, dotted, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
-    from torchfix.facts.loops import Loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +42,11 @@ class Targets:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def of(self, loop: Loop) -> Target | None:
+    def around(self, node: LoopNode) -> Target | None:
         """Where a loop runs: what its copies say, else those of the file, else those of the program; None without any."""
         facts = self._facts
-        here = self._transfers(node for node in loop.nodes() if isinstance(node, ast.Call))
+        inside = (item for statement in node.body for item in walk_here(statement))
+        here = self._transfers(item for item in inside if isinstance(item, ast.Call))
         anywhere = self._transfers(facts.calls.methods("to", "cuda"))
         for transfers in (here, anywhere):
             found = [self._target(transfer) for transfer in transfers]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import argument, is_constant, keyword, receiver
+from torchfix.facts.hazards import GRADIENT_HOOKS
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.optimizers import Optimizer
 from torchfix.facts.scopes import Bound
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from torchfix.facts.loops import Loop
 
 CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm")
-_HOOKS = ("register_hook", "register_full_backward_hook", "register_backward_hook", "register_post_accumulate_grad_hook")
 _DEPTH = 3  # functions followed into one another in search of gradient reads
 
 
@@ -35,6 +35,7 @@ class Update:
         optimizers: every way in which that optimizer may have been made.
         reader: the statement in the step's block before which gradients must have their true size, None where
             nothing reads them.
+        counted: the statement behind the step, in its block, that moves a schedule made for an exact number of steps.
     """
 
     loop: Loop
@@ -44,6 +45,7 @@ class Update:
     optimizer: ast.expr
     optimizers: tuple[Optimizer, ...]
     reader: ast.stmt | None
+    counted: ast.stmt | None
 
     @property
     def step_statement(self) -> ast.stmt:
@@ -77,14 +79,19 @@ class Updates:
         reader = self._first_reader(loop, backward, step, optimizers)
         if isinstance(reader, Obstacle):
             return reader
-        return Update(loop, backward, loss, step, optimizer, optimizers, reader)
+        return Update(loop, backward, loss, step, optimizer, optimizers, reader, self._counted(loop, step))
 
     # What is of another kind ----------------------------------------------------------------------------------
 
     def _second_order(self) -> Obstacle | None:
         """Gradients of gradients, anywhere in the file."""
         grads = next(self._facts.calls.to("torch.autograd.grad"), None)
-        kept = [call for calls in self._facts.tree.calls.values() for call in calls if (item := keyword(call, "create_graph")) and not is_constant(item.value, False)]
+        kept = [
+            call
+            for calls in self._facts.tree.calls.values()
+            for call in calls
+            if (item := keyword(call, "create_graph")) and not is_constant(item.value, False)
+        ]
         place = grads or (kept[0] if kept else None)
         if place is None:
             return None
@@ -96,17 +103,25 @@ class Updates:
 
     def _hooks(self) -> Obstacle | None:
         """Functions that see gradients while the backward pass still runs."""
-        hooks = list(self._facts.calls.methods(*_HOOKS)) + list(self._facts.calls.to("wandb.watch"))
+        hooks = list(self._facts.calls.methods(*GRADIENT_HOOKS)) + list(self._facts.calls.to("wandb.watch"))
         if not hooks:
             return None
-        return Obstacle("gradient-hooks", f"line {hooks[0].lineno} hooks into gradients, which would still be scaled", "divide them by scaler.get_scale() in the hook")
+        return Obstacle(
+            "gradient-hooks",
+            f"line {hooks[0].lineno} hooks into gradients, which would still be scaled",
+            "divide them by scaler.get_scale() in the hook",
+        )
 
     def _counts(self, loop: Loop) -> Obstacle | None:
         owners = {dotted(target) for call in loop.steps if (target := receiver(call)) is not None}
         if len(owners) > 1:
-            return Obstacle("several-optimizers", "several optimizers step in this loop", "give each its own region, and one scaler.update() at the end")
+            return Obstacle(
+                "several-optimizers", "several optimizers step in this loop", "give each its own region, and one scaler.update() at the end"
+            )
         if len(loop.backwards) > 1:
-            return Obstacle("several-losses", "several losses are sent backward in this loop", "send their sum backward, or scale each of them by hand")
+            return Obstacle(
+                "several-losses", "several losses are sent backward in this loop", "send their sum backward, or scale each of them by hand"
+            )
         if len(loop.steps) > 1:
             return Obstacle("several-steps", "the optimizer steps at several places of this loop", "step at one place")
         if (self._facts.calls.meaning(loop.backwards[0]) or "").startswith("torch.autograd"):
@@ -117,11 +132,21 @@ class Updates:
         statement = self._facts.tree.statement(step)
         alone = isinstance(statement, ast.Expr) and statement.value is step
         if step.args or step.keywords or not alone or any(item.takes_closure for item in optimizers or ()):
-            return Obstacle("closure", "the optimizer's step computes the loss again, which a scaler does not take", "use autocast alone, without a scaler")
+            return Obstacle(
+                "closure",
+                "the optimizer's step computes the loss again, which a scaler does not take",
+                "use autocast alone, without a scaler",
+            )
         if any(not _trains_network(item) for item in optimizers or ()):
-            return Obstacle("no-network-trained", "the optimizer changes something else than a network's parameters", "decide by hand what may be half precision")
+            return Obstacle(
+                "no-network-trained",
+                "the optimizer changes something else than a network's parameters",
+                "decide by hand what may be half precision",
+            )
         if any(item.kind.rpartition(".")[2] == "SparseAdam" for item in optimizers or ()):
-            return Obstacle("sparse-gradients", "the optimizer is for sparse gradients, which the scaler does not take", "use dense gradients")
+            return Obstacle(
+                "sparse-gradients", "the optimizer is for sparse gradients, which the scaler does not take", "use dense gradients"
+            )
         return None
 
     def _order(self, loop: Loop, backward: ast.Call, step: ast.Call) -> Obstacle | None:
@@ -141,11 +166,27 @@ class Updates:
             if not isinstance(owner, ast.stmt):
                 break
             current = owner
-        return Obstacle("conditional-backward", "the optimizer may step without a backward pass before it, which a scaler refuses", "step under the same condition as the backward pass")
+        return Obstacle(
+            "conditional-backward",
+            "the optimizer may step without a backward pass before it, which a scaler refuses",
+            "step under the same condition as the backward pass",
+        )
+
+    def _counted(self, loop: Loop, step: ast.Call) -> ast.stmt | None:
+        """The step of a schedule that must not count a step which a scaler skipped."""
+        tree = self._facts.tree
+        statement = tree.statement(step)
+        for call in loop.scheduler_steps:
+            moved = tree.statement(call)
+            if self._facts.optimizers.counts_steps(call) and moved in tree.block(statement) and moved.lineno > statement.lineno:
+                return moved
+        return None
 
     # Who reads gradients --------------------------------------------------------------------------------------
 
-    def _first_reader(self, loop: Loop, backward: ast.Call, step: ast.Call, optimizers: tuple[Optimizer, ...]) -> ast.stmt | None | Obstacle:
+    def _first_reader(
+        self, loop: Loop, backward: ast.Call, step: ast.Call, optimizers: tuple[Optimizer, ...]
+    ) -> ast.stmt | None | Obstacle:
         tree = self._facts.tree
         statement = tree.statement(step)
         _, block, place = tree.place(statement)
@@ -172,7 +213,11 @@ class Updates:
             return None
         for item in block[first:place]:
             if any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in walk_here(item)):
-                return Obstacle("skipped-update", f"line {item.lineno} may skip the step after gradients were read", "skip by not stepping under a condition that also holds scaler.update()")
+                return Obstacle(
+                    "skipped-update",
+                    f"line {item.lineno} may skip the step after gradients were read",
+                    "skip by not stepping under a condition that also holds scaler.update()",
+                )
         return block[first]
 
     def _reads_gradients(self, facts: Facts, node: ast.AST, depth: int) -> bool:
@@ -221,9 +266,17 @@ class Updates:
                     break
             else:
                 return None
-            return Obstacle("clip-parameters", f"line {node.lineno} clips parameters that are not surely those of the optimizer", "clip the parameters that the optimizer was given")
+            return Obstacle(
+                "clip-parameters",
+                f"line {node.lineno} clips parameters that are not surely those of the optimizer",
+                "clip the parameters that the optimizer was given",
+            )
         if isinstance(node, ast.Attribute) and not _is_parameter(facts, node.value):
-            return Obstacle("input-gradients", f"line {node.lineno} reads the gradient of something that the optimizer does not step", "divide it by scaler.get_scale()")
+            return Obstacle(
+                "input-gradients",
+                f"line {node.lineno} reads the gradient of something that the optimizer does not step",
+                "divide it by scaler.get_scale()",
+            )
         return None
 
 
@@ -268,7 +321,9 @@ def _trains_network(optimizer: Optimizer) -> bool:
     facts, given = optimizer.value.facts, argument(optimizer.call, "params", 0)
     if given is None or next(_parameter_expressions(facts, given), None) is not None:
         return True
-    return any(isinstance(node, (ast.Name, ast.Attribute)) and facts.models.of(node) for node in ast.walk(given)) or not isinstance(given, (ast.List, ast.Tuple))
+    return any(isinstance(node, (ast.Name, ast.Attribute)) and facts.models.of(node) for node in ast.walk(given)) or not isinstance(
+        given, (ast.List, ast.Tuple)
+    )
 
 
 def _is_read(facts: Facts, node: ast.Attribute) -> bool:
@@ -292,7 +347,9 @@ def _is_parameter(facts: Facts, node: ast.expr) -> bool:
     if not isinstance(node, ast.Name):
         return False
     bindings = facts.flow.reaching(node)
-    return bool(bindings) and all(binding.how is Bound.LOOP and binding.value is not None and _lists_parameters(facts, binding.value) for binding in bindings)
+    return bool(bindings) and all(
+        binding.how is Bound.LOOP and binding.value is not None and _lists_parameters(facts, binding.value) for binding in bindings
+    )
 
 
 def _lists_parameters(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
@@ -311,4 +368,6 @@ def _position(node: ast.expr) -> tuple[int, int]:
 
 
 def _unseen_optimizer(optimizer: ast.expr) -> Obstacle:
-    return Obstacle("optimizer-not-seen", f"how {ast.unparse(optimizer)} was made is out of sight", "make it with a torch.optim class in this file")
+    return Obstacle(
+        "optimizer-not-seen", f"how {ast.unparse(optimizer)} was made is out of sight", "make it with a torch.optim class in this file"
+    )

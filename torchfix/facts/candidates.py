@@ -1,0 +1,94 @@
+"""Training loops that could compute in half precision: what was proved of each, or what stands in the way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.companions import Companion
+from torchfix.facts.forwards import Forward
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.targets import Target
+from torchfix.facts.tree import LoopNode
+from torchfix.facts.updates import Update
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+    from torchfix.facts.loops import Loop
+
+_ELSEWHERE = {
+    "backward": Obstacle(
+        "backward-elsewhere",
+        "the backward pass stands in a function that this loop calls",
+        "write forward, backward and step in one function",
+    ),
+    "step": Obstacle(
+        "step-elsewhere", "the optimizer steps inside a method of another object", "call the step of a torch optimizer in the loop"
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A loop of which everything is known that a change to mixed precision needs.
+
+    Args:
+        facts: the file.
+        loop: the training loop.
+        target: where it runs.
+        update: what is sent backward and what steps.
+        forward: what can run under autocast.
+        companion: where a scaler can be made beside the optimizer.
+    """
+
+    facts: Facts
+    loop: Loop
+    target: Target
+    update: Update
+    forward: Forward
+    companion: Companion
+
+
+class Candidates:
+    """Questions about mixed precision in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def all(self) -> Iterator[tuple[LoopNode, Candidate | Obstacle]]:
+        """The loops that train on CUDA in full precision, each with what was proved or what could not be."""
+        facts = self._facts
+        for loop in facts.loops.training:
+            target = facts.targets.around(loop.node)
+            if target is not None and target.types != {"cpu"} and not facts.loops.scales(loop):
+                yield loop.node, self._read(loop, target)
+        for node, part in facts.loops.indirect.items():
+            target = facts.targets.around(node)
+            if target is not None and target.may_be_cuda:
+                yield node, _ELSEWHERE[part]
+
+    def _read(self, loop: Loop, target: Target) -> Candidate | Obstacle:
+        facts = self._facts
+        if not target.may_be_cuda:
+            types = ", ".join(sorted(target.types))
+            return Obstacle("not-cuda", f"the loop runs on {types}, for which there is no recipe here", "use torch.autocast by hand")
+        if facts.project.torch is not None and facts.project.torch < (1, 6):
+            return Obstacle("torch-too-old", "the project still allows torch without mixed precision", "raise its lower bound to torch 1.6")
+        obstacle = facts.hazards.in_program()
+        if obstacle is not None:
+            return obstacle
+        update = facts.updates.of(loop)
+        if isinstance(update, Obstacle):
+            return update
+        forward = facts.forwards.of(update)
+        if isinstance(forward, Obstacle):
+            return forward
+        statement = update.backward_statement
+        if forward.inline and not (isinstance(statement, ast.Expr) and statement.value is update.backward):
+            return Obstacle("backward-form", "the backward pass is part of a larger statement", "write it as a statement of its own")
+        companion = facts.companions.of(update.optimizer)
+        if isinstance(companion, Obstacle):
+            return companion
+        return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companion)

@@ -9,15 +9,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import types
-import typing
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchfix import files
-from torchfix.transform import Risk, Transform
-from torchfix.usage import UsageError, nearest
+from torchfix.transform import Risk
+from torchfix.usage import UsageError, nearest, nearest_or_all
 
 if TYPE_CHECKING:
     from torchfix.style import Style
@@ -51,7 +49,7 @@ class Settings:
         allow_dirty: whether files with uncommitted changes may be written.
         exit_zero: whether the exit code 1 becomes 0.
         per_file_ignores: names of rules and groups that do not run, by pattern in the manner of ``.gitignore``.
-        rules: options by rule name, checked where the rules are known (:func:`rule_options`).
+        rules: options by rule name, checked where the rules are known (:mod:`torchfix.options`).
         origin: the configuration file that was read; None if there is none.
     """
 
@@ -187,27 +185,6 @@ def black_style(table: Mapping[str, Any]) -> Style:
     )
 
 
-def rule_options(transform: Transform, settings: Settings) -> Any:
-    """The options of one rule: its defaults, the run's options of the same name, its own table.
-
-    Raises:
-        UsageError: its table holds an unknown key or a value of another type.
-    """
-    hints = typing.get_type_hints(transform.options)
-    known = [option.name for option in fields(transform.options)]
-    values = {name: value for name in _SHARED if name in known and (value := getattr(settings, name)) is not None}
-    for key, value in settings.rules.get(transform.name, {}).items():
-        where = f"{settings.origin}: rules.{transform.name}.{key}"
-        name = _field(key)
-        if name not in known:
-            words = [option.replace("_", "-") for option in known]
-            raise UsageError(f"{where}: the rule has no such option{nearest(key, words) or _list(words)}")
-        if not _fits(value, hints[name]):
-            raise UsageError(f"{where}: expected {_type_words(hints[name])}, found {value!r}")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    return transform.options(**values)
-
-
 def _read(key: str, value: object, where: str) -> object:
     try:
         return _KEYS[key](value)
@@ -222,11 +199,7 @@ def _field(key: str) -> str:
 def _hint(key: str) -> str:
     if key in _COMMAND_LINE_ONLY:
         return f"; --{key} is given on the command line only"
-    return nearest(key, _KEYS) or _list(_KEYS)
-
-
-def _list(words: Collection[str]) -> str:
-    return f"; it knows {', '.join(words)}" if words else "; it has none"
+    return nearest_or_all(key, _KEYS)
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -321,33 +294,5 @@ _KEYS: Mapping[str, Callable[[object], object]] = {
 }
 """How the value of each key is read; the keys are the long options."""
 
-_SHARED = ("num_workers",)
-"""Options of a run that every rule with an option of the same name takes over."""
-
 _COMMAND_LINE_ONLY = ("diff", "apply", "output-file", "config", "isolated", "stdin-filename")
 """What a file of the project may not decide: whether its user's files are written, and where else."""
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a value read from TOML may be given to a field with this type hint."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in arguments)
-    if origin is typing.Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if hint is float:
-        return type(value) in (int, float)
-    return type(value) is hint
-
-
-def _type_words(hint: Any) -> str:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_type_words(option) for option in arguments if option is not type(None))
-    if origin is typing.Literal:
-        return f"one of {', '.join(map(repr, arguments))}"
-    if origin is tuple:
-        return f"a list, each {_type_words(arguments[0])}"
-    return {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}.get(hint, str(hint))

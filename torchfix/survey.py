@@ -10,8 +10,9 @@ from torchfix.engine import EngineSettings
 from torchfix.exclude import Patterns
 from torchfix.facts.project import Project, Version, declared, only_forks
 from torchfix.files import Found
+from torchfix.options import rule_options
 from torchfix.result import Result
-from torchfix.settings import Settings, black_style, rule_options, tool_table
+from torchfix.settings import Settings, black_style, tool_table
 from torchfix.style import Style
 from torchfix.transform import Selected
 

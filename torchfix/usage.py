@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class UsageError(Exception):
@@ -15,3 +15,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     found = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f"; nearest: {', '.join(found)}" if found else ""
+
+
+def nearest_or_all(word: str, known: Collection[str]) -> str:
+    """As :func:`nearest`; where nothing is near, all that is known."""
+    return nearest(word, known) or (f"; it knows {', '.join(known)}" if known else "; it has none")

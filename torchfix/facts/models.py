@@ -89,6 +89,8 @@ class Models:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._asked: dict[int, tuple[Network, ...] | None] = {}
+        self._reached: dict[Definition, tuple[Definition, ...]] = {}
+        self._weighted: dict[Definition, bool] = {}
 
     def of(self, expression: ast.expr) -> tuple[Network, ...] | None:
         """Every way in which a network may have been made; None where the expression is not surely a network."""
@@ -172,6 +174,19 @@ class Models:
 
     def hidden_classes(self, definition: Definition) -> tuple[Definition, ...]:
         """A network's class with all classes of the project that it may reach: its bases and what its code names."""
+        if definition not in self._reached:
+            self._reached[definition] = self._reach(definition)
+        return self._reached[definition]
+
+    def defines_weights(self, definition: Definition) -> bool:
+        """Whether a network's class, or one that it may reach, names a layer with weights."""
+        if definition not in self._weighted:
+            reached = self.hidden_classes(definition)
+            self._weighted[definition] = any(_names_weights(item.facts, node) for item in reached for node in ast.walk(item.node))
+        return self._weighted[definition]
+
+    @staticmethod
+    def _reach(definition: Definition) -> tuple[Definition, ...]:
         found: dict[int, Definition] = {}
         waiting = [definition]
         while waiting:
@@ -219,11 +234,7 @@ def has_weights(network: Network) -> bool:
         assert isinstance(call, ast.Call)
         return any(_names_weights(network.value.facts, node) for node in ast.walk(call) if node is not call.func)
     assert network.definition is not None
-    return any(
-        _names_weights(item.facts, node)
-        for item in network.definition.facts.models.hidden_classes(network.definition)
-        for node in ast.walk(item.node)
-    )
+    return network.definition.facts.models.defines_weights(network.definition)
 
 
 def _names_weights(facts: Facts, node: ast.AST) -> bool:

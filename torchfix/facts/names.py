@@ -67,6 +67,7 @@ class Names(Scopes):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts.tree)
         self._facts = facts
+        self._definitions: dict[ast.expr, Definition | None] = {}
         self._asking: set[tuple[str, str]] = set()  # star imports being followed, so that a circle of them ends
 
     def qualified(self, expression: ast.expr, _depth: int = 0) -> str | None:
@@ -199,6 +200,11 @@ class Names(Scopes):
 
     def definition(self, expression: ast.expr) -> Definition | None:
         """The function or class of the user's project that an expression names, in this file or another."""
+        if expression not in self._definitions:
+            self._definitions[expression] = self._find_definition(expression)
+        return self._definitions[expression]
+
+    def _find_definition(self, expression: ast.expr) -> Definition | None:
         if isinstance(expression, ast.Name):
             return self._defined(expression.id, self._facts.flow.reaching(expression), 0)
         if isinstance(expression, ast.Attribute):

@@ -6,6 +6,7 @@ for, so that a run pays only for the files that its questions reach.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ class Project:
         self.python = python
         self.forks = forks
         self._facts: dict[str, Facts | None] = {}
+        self._sources: dict[str, SourceFile | None] = {}
         self._importers: dict[str, tuple[str, ...]] = {}
 
     @classmethod
@@ -67,7 +69,7 @@ class Project:
         return cls("", data.get, tuple(sorted(data)), torch, python, forks)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_facts": {}}
+        return {**self.__dict__, "_facts": {}, "_sources": {}}
 
     def relative(self, path: str) -> str:
         """A user's path as the project's own: POSIX, relative to the root; as given where it lies outside."""
@@ -91,28 +93,31 @@ class Project:
         if known is not None and known.source.text == source.text:
             return known
         around = Project(self.root, self.read, self.paths, self.torch, self.python, self.forks)
+        around._sources = self._sources  # parsed once, whatever is asked of them anew
         facts = Facts(source, around)
         around._facts[path] = facts
         return facts
 
     def file(self, path: str) -> Facts | None:
         """The facts of another file by its relative path; None where it is missing or cannot be parsed."""
-        if path not in self._facts:
-            self._facts[path] = None  # an import circle meets the answer "unknown" instead of itself
-            data = self.read(path)
-            if data is not None:
-                self._facts[path] = self._parse(path, data)
-        return self._facts[path]
-
-    def _parse(self, path: str, data: bytes) -> Facts | None:
         from torchfix.facts import Facts  # the package's face imports this module
 
-        try:
-            source = SourceFile.from_bytes(os.path.join(self.root, path) if self.root else path, data)
-            source.tree  # noqa: B018  parsed here, so that a broken file is unknown rather than an error later
-        except SourceError:
-            return None
-        return Facts(source, self)
+        if path not in self._facts:
+            source = self._source(path)
+            self._facts[path] = Facts(source, self) if source is not None else None
+        return self._facts[path]
+
+    def _source(self, path: str) -> SourceFile | None:
+        """A file of the project, parsed; a broken one is unknown rather than an error later."""
+        if path not in self._sources:
+            self._sources[path] = None
+            data = self.read(path)
+            if data is not None:
+                with contextlib.suppress(SourceError):
+                    source = SourceFile.from_bytes(os.path.join(self.root, path) if self.root else path, data)
+                    source.tree  # noqa: B018  parsed here
+                    self._sources[path] = source
+        return self._sources[path]
 
     def module(self, name: str, importer: str, level: int = 0) -> Facts | None:
         """The facts of the module that ``importer`` means by a dotted name, None where it is not the project's own."""

@@ -276,6 +276,51 @@ def test_transforms_are_followed_through_constructors_and_files() -> None:
     assert "UNSEEN" in traits_of("from sets import Photos\nDataLoader(Photos('x', unknown))", modules)
 
 
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param("return Tools.crop(self.x[i])", id="static method"),
+        pytest.param("return tools.Tools.crop(self.x[i])", id="static method through the module"),
+        pytest.param("return chain(self.x[i])", id="object of another file"),
+        pytest.param("return chain.crop(self.x[i])", id="method of an object of another file"),
+        pytest.param("return list(map(crop, self.x[i]))", id="function handed on"),
+        pytest.param("return list(map(self.own, self.x[i]))", id="method handed on"),
+        pytest.param("return self.of_class(self.x[i])", id="class method"),
+        pytest.param("return [self.own(x) for x in self.x]", id="in a comprehension"),
+        pytest.param("def inner(x):\n    return crop(x)\nreturn inner(self.x[i])", id="in an inner function"),
+    ],
+)
+def test_every_way_to_the_project_s_own_code_is_followed(sample: str) -> None:
+    """Whichever way a sample's code calls a function of the project, that function is read."""
+    tools = """
+        class Tools:
+            @staticmethod
+            def crop(x):
+                return x + np.random.rand()
+
+            def __call__(self, x):
+                return self.crop(x)
+
+        def crop(x):
+            return Tools.crop(x)
+
+        chain = Tools()
+    """
+    more = "def own(self, x):\n    return crop(x)\n@classmethod\ndef of_class(cls, x):\n    return cls.other(x)\n"
+    more += "@staticmethod\ndef other(x):\n    return crop(x)"
+    found = traits_of("import tools\nfrom tools import Tools, chain, crop\n" + own(sample, more=more), {"tools.py": tools})
+    assert "NUMPY" in found
+    assert "UNSEEN" not in found
+
+
+def test_static_collate_function_is_read() -> None:
+    """A function that a class only holds is read without an object."""
+    more = "@staticmethod\ndef collate(batch):\n    return random.sample(batch, 3)"
+    found = traits_of(own(more=more).replace("DataLoader(D())", "DataLoader(D(), collate_fn=D.collate)"))
+    assert "RANDOM" in found
+    assert "UNSEEN" not in found
+
+
 def test_library_bases_bring_their_own_samples() -> None:
     """A class that only changes a library's dataset is read for what it changes, and judged by the table for the rest."""
     text = """

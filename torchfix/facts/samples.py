@@ -10,7 +10,7 @@ from torchfix.facts.instances import Instance, Origin, origins_of
 from torchfix.facts.models import is_module_class
 from torchfix.facts.names import Definition
 from torchfix.facts.regions import NO_GRAD
-from torchfix.facts.scopes import Bound
+from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.traits import Mark, Trait
 from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function
 
@@ -156,10 +156,10 @@ class Reader:
                 if method is not None:
                     self.function(*method, instance)
                     return
-        self._library_object(facts, node, facts.names.qualified(node))
+        self._library_object(facts, node, _library_name(facts, node))
 
     def _library_object(self, facts: Facts, node: ast.AST, meaning: str | None) -> None:
-        if meaning is None or meaning.startswith("."):
+        if meaning is None:
             self.note(Trait.UNSEEN, facts, node)
             return
         for trait in traits.of_library_object(meaning):
@@ -167,7 +167,7 @@ class Reader:
 
     def _called_object(self, origin: Origin, call: ast.Call) -> None:
         facts = origin.facts
-        meaning = facts.calls.meaning(call)
+        meaning = _library_name(facts, call.func)
         instances = instances_of(origin)
         for instance in instances:
             self._called_instance(instance, facts, call)
@@ -283,13 +283,26 @@ class Reader:
             self.function(definition.facts, definition.node, None, once)
         elif isinstance(call.func, ast.Attribute):
             self._method_call(facts, call, call.func, within, once)
-        elif isinstance(call.func, ast.Name) and facts.calls.meaning(call) is None and not once:
+        elif isinstance(call.func, ast.Name) and not once:
             self._variable_call(facts, call.func, within)
         elif isinstance(call.func, ast.Call) and not once:
             self.called_from(facts, call.func, within, crosses=False)
-        if not once and call.args and (facts.calls.meaning(call) or "").endswith("random.shuffle"):
-            if traits.outlives_sample(facts, call.args[0]):
-                self.note(Trait.STATE, facts, call)
+        if not once:
+            self._arguments(facts, call, within)
+
+    def _arguments(self, facts: Facts, call: ast.Call, within: Instance | None) -> None:
+        """Functions of the project that are handed on count as called (``map(load, paths)``), kept lists that are shuffled as changed."""
+        for given in (*call.args, *(item.value for item in call.keywords)):
+            definition = facts.names.definition(given) if isinstance(given, (ast.Name, ast.Attribute)) else None
+            if definition is not None and isinstance(definition.node, FUNCTIONS):
+                self.function(definition.facts, definition.node)
+            elif within is not None and isinstance(given, ast.Attribute) and _is_own(facts, given.value):
+                method = within.method(given.attr)
+                if method is not None:
+                    self.function(*method, within)
+        shuffled = call.args[:1] if (facts.calls.meaning(call) or "").endswith("random.shuffle") else []
+        if any(traits.outlives_sample(facts, given) for given in shuffled):
+            self.note(Trait.STATE, facts, call)
 
     def _method_call(self, facts: Facts, call: ast.Call, func: ast.Attribute, within: Instance | None, once: bool) -> None:
         value = func.value
@@ -298,9 +311,9 @@ class Reader:
             method = within.method(func.attr, behind=asking) if within is not None and asking is not None else None
             if method is not None:
                 self.function(*method, within, once)
-        elif isinstance(value, ast.Name) and facts.is_self(value):
+        elif _is_own(facts, value):
             self._own_call(facts, func, within, once)
-        elif facts.calls.meaning(call) is None:
+        elif _library_name(facts, func) is None:
             self._other_call(facts, func, within, once)
 
     def _own_call(self, facts: Facts, func: ast.Attribute, within: Instance | None, once: bool) -> None:
@@ -332,7 +345,9 @@ class Reader:
             self.note(Trait.UNSEEN, facts, func)
 
     def _variable_call(self, facts: Facts, name: ast.Name, within: Instance | None) -> None:
-        """A call of a local variable or parameter: of each item of a list where a loop gives them."""
+        """A call of a variable or parameter: of each item of a list where a loop gives them."""
+        if _library_name(facts, name) is not None:
+            return
         for binding in facts.names.bindings(name):
             if binding.how is Bound.LOOP and binding.value is not None:
                 origins = origins_of(facts, binding.value, within) if not binding.path else None
@@ -341,8 +356,38 @@ class Reader:
                 for origin in origins or ():
                     if elements_of(origin) is not None:
                         self.called(origin, crosses=False)
-            elif binding.how in (Bound.ASSIGN, Bound.PARAMETER):
+            elif binding.how in (Bound.ASSIGN, Bound.PARAMETER, Bound.IMPORT):
                 self.called_from(facts, name, within, crosses=False)
+
+
+def _library_name(facts: Facts, expression: ast.expr) -> str | None:
+    """The dotted name of something that a library or Python itself defines, None for what is the project's or not known."""
+    root = expression
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    name = facts.names.qualified(expression)
+    if name is None or name.startswith(".") or not isinstance(root, ast.Name):
+        return None
+    return None if any(_is_project_import(facts, binding) for binding in facts.names.bindings(root)) else name
+
+
+def _is_project_import(facts: Facts, binding: Binding) -> bool:
+    node, project = binding.node, facts.project
+    if isinstance(node, ast.ImportFrom):
+        whole = ".".join(part for part in (node.module, binding.origin.rpartition(".")[2]) if part)
+        return any(project.module(name, facts.path, node.level) is not None for name in (node.module or "", whole))
+    return isinstance(node, ast.Import) and project.module(binding.origin, facts.path) is not None
+
+
+def _is_own(facts: Facts, expression: ast.expr) -> bool:
+    """Whether an expression is the object, or in a class method the class, whose method it stands in."""
+    if not isinstance(expression, ast.Name):
+        return False
+    function = facts.tree.function(expression)
+    if function is None or facts.is_self(expression):
+        return function is not None
+    of_class = any(isinstance(item, ast.Name) and item.id == "classmethod" for item in function.decorator_list)
+    return of_class and bool(function.args.args) and function.args.args[0].arg == expression.id
 
 
 def _is_in_index(facts: Facts, node: ast.AST) -> bool:
@@ -397,6 +442,9 @@ def objects_of(facts: Facts, expression: ast.expr, within: Instance | None) -> t
     """The objects of the project's classes that an expression may be; empty for data and objects of libraries, None if unknown."""
     if isinstance(expression, ast.Name) and facts.is_self(expression):
         return (within,) if within is not None else None
+    definition = facts.names.definition(expression) if isinstance(expression, (ast.Name, ast.Attribute)) else None
+    if definition is not None and isinstance(definition.node, ast.ClassDef):
+        return (Instance(definition, Origin(facts, expression)),)  # the class itself, asked for a static method
     if isinstance(expression, ast.Attribute) and not (isinstance(expression.value, ast.Name) and facts.is_self(expression.value)):
         base = objects_of(facts, expression.value, within)
         if not base:

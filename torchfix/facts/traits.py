@@ -229,7 +229,7 @@ def outlives_sample(facts: Facts, expression: ast.expr) -> bool:
     if found is None:
         return False
     if found[0] is facts.names.module:
-        return any(binding.how in (Bound.ASSIGN, Bound.AUGMENTED) for binding in found[1])
+        return any(binding.how in (Bound.ASSIGN, Bound.AUGMENTED, Bound.IMPORT) for binding in found[1])
     reaching = facts.flow.reaching(root)
     values = [binding.value for binding in reaching if binding.how is Bound.ASSIGN and not binding.path]
     alias = len(reaching) == 1 and len(values) == 1 and isinstance(values[0], (ast.Attribute, ast.Subscript))

@@ -55,13 +55,12 @@ from collections.abc import Iterator
 from string import Template
 
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Remove, RemoveArgument, RemoveImport, Replace, SetArgument, Wrap
-from torchfix.facts import Facts
-from torchfix.facts import replication
+from torchfix.facts import Facts, replication
 from torchfix.facts.calls import argument, is_constant, keyword
 from torchfix.facts.loaders import Loader
 from torchfix.facts.loops import Loop
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.replicas import DATA_PARALLEL, Wrap as Replication
+from torchfix.facts.replicas import Wrap as Replication
 from torchfix.facts.totals import Joining
 from torchfix.facts.values import passed
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
@@ -230,6 +229,10 @@ def _obstacles(facts: Facts, wrap: Replication) -> Iterator[Obstacle]:
     yield from facts.shares.obstacles()
     yield from _inputs(facts)
     yield from facts.reports.obstacles()
+    for call in _loads(facts):
+        if replication.is_late_load(facts, call) and call.args and facts.lockstep.differs(call.args[0]):
+            words = f"line {call.lineno} loads what this run has saved, by a path that every process makes up differently"
+            yield Obstacle("path-differs", words, "make the path of what is the same in all processes")
     for decision in facts.lockstep.decisions(_waits(facts)):
         if decision.each_step or decision.test is None:
             yield Obstacle(
@@ -241,7 +244,11 @@ def _obstacles(facts: Facts, wrap: Replication) -> Iterator[Obstacle]:
 
 def _untrained(facts: Facts, wrap: Replication) -> Obstacle | None:
     trained = {
-        held for loop in facts.shares.loops for call in loop.nodes() if call in facts.replicas.forwards for held in facts.replicas.held_by(call.func) or ()
+        held
+        for loop in facts.shares.loops
+        for call in loop.nodes()
+        if call in facts.replicas.forwards
+        for held in facts.replicas.held_by(call.func) or ()
     }
     if wrap in trained or (facts.shares.loops and not trained):
         return None
@@ -280,7 +287,9 @@ def _sibling(facts: Facts, part: ast.expr) -> ast.Call | None:
 
 def _waits(facts: Facts) -> list[ast.AST]:
     """Where processes will wait for one another beside the network's own runs."""
-    return [*(first for first, _ in facts.reports.preparations), *(call for call in _loads(facts) if replication.is_late_load(facts, call))]
+    parted = [loader.call for loader in facts.shares.loaders if facts.shares.inline(loader) is not None]
+    late = [call for call in _loads(facts) if replication.is_late_load(facts, call)]
+    return [*(first for first, _ in facts.reports.preparations), *parted, *late]
 
 
 def _loads(facts: Facts) -> list[ast.Call]:
@@ -350,19 +359,13 @@ class _Conversion:
         return not others and not condition.orelse and not wrap.placing and wrap.assignment in condition.body
 
     def _wrapped(self, wrap: Replication) -> Replace:
-        later = self._later_placing(wrap)
-        if later is None:
-            return self._chained(wrap, "$module", self._call("distribute"))
-        placed = self._facts.source.segment(later)[len(self._facts.source.segment(later.func.value)) :]  # type: ignore[attr-defined]
+        placed = self._behind(wrap.later_placing) if wrap.later_placing is not None else ""
         return self._chained(wrap, f"$module{placed}", self._call("distribute"))
 
-    def _later_placing(self, wrap: Replication) -> ast.Call | None:
-        """The ``.cuda()`` or ``.to(device)`` of a statement behind the wrap, which must now come before it."""
-        for call in self._facts.calls.methods("cuda", "to"):
-            transfer = self._facts.devices.transfer(call)
-            if transfer is not None and call not in wrap.placing and wrap in (self._facts.replicas.held_by(transfer.source) or ()):
-                return call
-        return None
+    def _behind(self, call: ast.Call) -> str:
+        """The text of a method call without what it is called on: ``.to(device)``."""
+        assert isinstance(call.func, ast.Attribute)
+        return self._facts.source.segment(call)[len(self._facts.source.segment(call.func.value)) :]
 
     def _chained(self, wrap: Replication, module: str, around: str = "") -> Replace:
         """The wrapped network with what was chained behind the wrapper now chained behind the network itself."""
@@ -390,18 +393,20 @@ class _Conversion:
                 named = {item.arg: item.value for item in call.keywords if item.arg}
                 listed = ["$model", *(f"${name}" for name in parts), *(f"{name}=${name}" for name in named)]
                 yield Replace(call, f"{self._call('load_weights')}({', '.join(listed)})", {"model": use.value, **parts, **named})
-        wrappers = {id(wrap.call.func) for wrap in facts.replicas.wraps}
-        for name in ("DataParallel", *(item.asname for node in facts.tree.imports for item in node.names if item.name == "DataParallel" and item.asname)):
-            for node in (*facts.tree.names.get(name, ()), *facts.tree.attributes.get(name, ())):
-                if id(node) not in wrappers and facts.names.qualified(node) == DATA_PARALLEL:
-                    yield Replace(node, self._beside(node, "parallel.DistributedDataParallel"))
+        for node in facts.replicas.mentions:
+            yield Replace(node, self._beside(node, "parallel.DistributedDataParallel"))
 
     # Devices and data -----------------------------------------------------------------------------------------
 
     def _devices(self) -> Iterator[Edit]:
         for number in self._facts.placement.numbers:
             call, node = number.call, number.node
-            if call is None or node is (call.args[0] if call.args else None) and isinstance(call.func, ast.Attribute) and call.func.attr != "cuda":
+            if (
+                call is None
+                or node is (call.args[0] if call.args else None)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr != "cuda"
+            ):
                 yield Replace(node, self._quoted("cuda"))
             else:
                 position = next((index for index, item in enumerate(call.args) if item is node), None)
@@ -413,9 +418,8 @@ class _Conversion:
                 yield Wrap(statement, statement, f"if {self._call('process_count')}() == 1:")
         for _, part in self._facts.shares.unmoved():
             sibling = _sibling(self._facts, part)
-            assert sibling is not None and isinstance(sibling.func, ast.Attribute)
-            moved = self._facts.source.segment(sibling)[len(self._facts.source.segment(sibling.func.value)) :]
-            yield Replace(part, f"$part{moved}", {"part": part})
+            assert sibling is not None
+            yield Replace(part, f"$part{self._behind(sibling)}", {"part": part})
 
     def _loaders(self) -> Iterator[Edit]:
         facts = self._facts
@@ -425,6 +429,10 @@ class _Conversion:
             statement = facts.tree.statement(loader.call)
             sampler = facts.names.fresh("sampler", "train_sampler", "distributed_sampler")
             given = facts.source.segment(dataset)
+            if facts.shares.inline(loader) is not None:
+                name = facts.names.fresh("train_set", "train_dataset", "training_set")
+                yield from self._named(dataset, statement, name)
+                given = name
             shuffled = facts.source.segment(shuffle) if shuffle is not None and _is_shuffled(loader) else "False"
             made = f"{self._beside(loader.call.func, 'DistributedSampler')}({given}, shuffle={shuffled})"
             yield InsertBefore(statement, f"{sampler} = {made} if {self._call('process_count')}() > 1 else None")
@@ -432,13 +440,25 @@ class _Conversion:
             if _is_shuffled(loader):
                 assert shuffle is not None
                 alone = is_constant(shuffle, True)
-                yield Replace(shuffle, f"{sampler} is None" if alone else f"$shuffle and {sampler} is None", {} if alone else {"shuffle": shuffle})
+                yield Replace(
+                    shuffle, f"{sampler} is None" if alone else f"$shuffle and {sampler} is None", {} if alone else {"shuffle": shuffle}
+                )
             yield SetArgument(loader.call, "sampler", sampler)
         for loader in facts.loaders.all:
             workers = loader.argument("num_workers")
             if workers is not None and not is_constant(workers, 0) and facts.script.is_started_by_guard(loader.call):
                 yield AddImport("math")
                 yield Replace(workers, f"math.ceil($workers / {self._call('process_count')}())", {"workers": workers})
+
+    def _named(self, dataset: ast.expr, statement: ast.stmt, name: str) -> Iterator[Edit]:
+        """A dataset that is made inside the loader's call gets a statement of its own, since its sampler needs it too."""
+        margin = self._facts.source.margin(statement)
+        made = f"{name} = {self._facts.source.segment(dataset)}".replace(f"\n{margin}", "\n")
+        if self._facts.reports.readies(dataset):
+            lines = made.replace("\n", "\n    ")
+            made = f"with {self._call('main_process_first')}():\n    {lines}"
+        yield InsertBefore(statement, made)
+        yield Replace(dataset, name)
 
     def _epochs(self) -> Iterator[Edit]:
         for loop in self._facts.shares.loops:
@@ -465,7 +485,12 @@ class _Conversion:
         for call in self._facts.calls.methods("step"):
             measured = argument(call, "metrics", 0)
             source = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if measured is not None and source is not None and self._facts.optimizers.is_scheduler(source) and self._facts.lockstep.differs(measured):
+            if (
+                measured is not None
+                and source is not None
+                and self._facts.optimizers.is_scheduler(source)
+                and self._facts.lockstep.differs(measured)
+            ):
                 yield Replace(measured, f"{self._call('from_main_process')}($metric)", {"metric": measured})
 
     def _reports(self) -> Iterator[Edit]:
@@ -491,14 +516,20 @@ class _Conversion:
             if argument(call, "map_location", 1) is None:
                 yield SetArgument(call, "map_location", self._quoted("cpu"))
             if replication.is_late_load(self._facts, call):
-                wait = f"if {self._call('process_count')}() > 1:\n    {self._torch}.distributed.barrier()  # the main process has saved by now"
+                wait = (
+                    f"if {self._call('process_count')}() > 1:\n    {self._torch}.distributed.barrier()  # the main process has saved by now"
+                )
                 yield InsertBefore(self._facts.tree.statement(call), wait)
 
     # The helpers ----------------------------------------------------------------------------------------------
 
     def _helpers(self) -> Iterator[Edit]:
         facts, wrap = self._facts, self._facts.replicas.wraps[0]
-        spelled = {**self._names, "torch": self._torch, "DistributedDataParallel": self._beside(wrap.call.func, "parallel.DistributedDataParallel")}
+        spelled = {
+            **self._names,
+            "torch": self._torch,
+            "DistributedDataParallel": self._beside(wrap.call.func, "parallel.DistributedDataParallel"),
+        }
         waiting = list(self._used)
         while waiting:
             text = _HELPERS[waiting.pop()]
@@ -556,7 +587,9 @@ def _is_counter(facts: Facts, name: ast.Name) -> bool:
 def _counts(facts: Facts, iterable: ast.expr) -> bool:
     """Whether an iterable yields whole numbers: a range, also behind a progress bar."""
     calls = [node for node in ast.walk(iterable) if isinstance(node, ast.Call)]
-    return bool(calls) and any(facts.calls.meaning(call) in ("builtins.range", "tqdm.trange", "tqdm.auto.trange", "itertools.count") for call in calls)
+    return bool(calls) and any(
+        facts.calls.meaning(call) in ("builtins.range", "tqdm.trange", "tqdm.auto.trange", "itertools.count") for call in calls
+    )
 
 
 TRANSFORM = Transform.from_module(

@@ -62,7 +62,11 @@ def _has_weights(facts: Facts, value: ast.expr) -> bool:
 
 def _is_always_used(owner: Definition, layer: ast.Attribute) -> bool:
     tree = owner.facts.tree
-    if any(tree.method_class(call) is owner.node for name in ("getattr", "children", "modules", "named_children") for call in tree.calls.get(name, ())):
+    if any(
+        tree.method_class(call) is owner.node
+        for name in ("getattr", "children", "modules", "named_children")
+        for call in tree.calls.get(name, ())
+    ):
         return True
     uses = [use for use in tree.attributes.get(layer.attr, ()) if isinstance(use.ctx, ast.Load) and tree.method_class(use) is owner.node]
     if _is_subclassed(owner):
@@ -81,13 +85,19 @@ def _is_conditional(facts: Facts, use: ast.Attribute) -> bool:
         if isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test and not _asks_only_self(facts, outer.test):
             return True
         if isinstance(outer, FUNCTIONS):
-            return any(_leaves_early(facts, item) for item in outer.body if item.lineno < use.lineno and not facts.tree.is_within(use, item))
+            return any(
+                _leaves_early(facts, item) for item in outer.body if item.lineno < use.lineno and not facts.tree.is_within(use, item)
+            )
         inner = outer
     return False
 
 
 def _leaves_early(facts: Facts, statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and not _asks_only_self(facts, statement.test) and any(isinstance(node, ast.Return) for node in walk_here(statement))
+    return (
+        isinstance(statement, ast.If)
+        and not _asks_only_self(facts, statement.test)
+        and any(isinstance(node, ast.Return) for node in walk_here(statement))
+    )
 
 
 def _asks_only_self(facts: Facts, test: ast.expr) -> bool:

@@ -55,10 +55,8 @@ _WRITES = _words(
     scipy.misc.imsave matplotlib.pyplot.savefig matplotlib.pyplot.show matplotlib.pyplot.imsave safetensors.torch.save_file
     torch.utils.model_zoo.save"""
 )
-_WRITING_METHODS = _words(
-    """savefig to_csv to_json to_pickle to_excel to_parquet write_text write_bytes save_pretrained imwrite
-    mkdir touch unlink rmdir export_chrome_trace"""
-)
+_WRITING_METHODS = _words("""savefig to_csv to_json to_pickle to_excel to_parquet write_text write_bytes save_pretrained imwrite
+    mkdir touch unlink rmdir export_chrome_trace""")
 _LOGGERS = _words(
     """torch.utils.tensorboard.SummaryWriter torch.utils.tensorboard.writer.SummaryWriter tensorboardX.SummaryWriter visdom.Visdom
     csv.writer csv.DictWriter logging.FileHandler"""
@@ -70,16 +68,25 @@ _LOGGING_METHODS = frozenset(
 # A method with such a name, called for nothing but its effect on an object of a library, is taken to write.
 _SAVING = ("save", "write", "dump", "export")
 _TRACKERS = ("wandb.", "mlflow.", "comet_ml.", "neptune.", "swanlab.", "clearml.", "aim.", "trackio.", "nsml.")
-_DOWNLOADS = _words(
-    """urllib.request.urlretrieve torch.hub.load torch.hub.download_url_to_file torchvision.datasets.utils.download_url
+_DOWNLOADS = _words("""urllib.request.urlretrieve torch.hub.load torch.hub.download_url_to_file torchvision.datasets.utils.download_url
     torchvision.datasets.utils.download_and_extract_archive wget.download gdown.download gdown.cached_download nltk.download
-    kagglehub.dataset_download shutil.unpack_archive"""
-)
+    kagglehub.dataset_download shutil.unpack_archive""")
 _SHELL = ("subprocess.", "os.system", "os.popen", "os.exec", "os.spawn")
 _ASKS = _words("builtins.input builtins.breakpoint pdb.set_trace ipdb.set_trace code.interact")
 
 # Calls that leave everything as it was: they only compute. Draws of random numbers are none of them.
-_PURE_MODULES = ("math.", "time.", "datetime.", "os.path.", "statistics.", "operator.", "string.", "textwrap.", "platform.", "sys.getsizeof")
+_PURE_MODULES = (
+    "math.",
+    "time.",
+    "datetime.",
+    "os.path.",
+    "statistics.",
+    "operator.",
+    "string.",
+    "textwrap.",
+    "platform.",
+    "sys.getsizeof",
+)
 _PURE = _words(
     """builtins.len builtins.str builtins.int builtins.float builtins.bool builtins.repr builtins.format builtins.round builtins.abs
     builtins.min builtins.max builtins.sum builtins.sorted builtins.zip builtins.list builtins.tuple builtins.dict builtins.set
@@ -141,6 +148,8 @@ class Effects:
 
     def _judge(self, call: ast.Call) -> Effect | None:
         meaning = self._facts.calls.meaning(call) or ""
+        if meaning == "logging.basicConfig" and argument(call, "filename") is not None:
+            return Effect.WRITE
         if meaning in _PRINTS or (meaning.startswith("logging.") and meaning.rpartition(".")[2] in _LEVELS):
             return Effect.PRINT
         if meaning in _BARS:
@@ -174,6 +183,8 @@ class Effects:
         name = call.func.attr
         if name in _LOGGING_METHODS:
             return Effect.LOG
+        if name == "open" and not meaning and _opens_for_writing(call, 0):
+            return Effect.OPEN
         if name in _WRITING_METHODS and next(called(self._facts, call), None) is None:
             return None if name == "mkdir" and _may_exist(call) else Effect.WRITE
         made = [value for value in self._facts.values.of(source) or () if isinstance(value.node, ast.Call) and not value.path]
@@ -278,7 +289,7 @@ class Effects:
 
     def _reports(self, call: ast.Call) -> bool:
         """Whether a call does nothing but print, write or log, its arguments only computed."""
-        if not all(self.is_pure(part) for part in (*call.args, *(item.value for item in call.keywords))):
+        if not all(self._is_argument(part) for part in (*call.args, *(item.value for item in call.keywords))):
             return False
         if self.own(call) in REPORTS:
             source = receiver(call)
@@ -287,6 +298,12 @@ class Effects:
         effects = self.here(call)
         alone = bool(elsewhere) and bool(effects & REPORTS) and effects <= REPORTS | {Effect.OPEN}
         return alone and all(facts.effects._only_computes(function, reports=True) for facts, function in elsewhere)
+
+    def _is_argument(self, part: ast.expr) -> bool:
+        """Whether a report may be given an expression: one that only computes, or opens the file to write."""
+        if isinstance(part, ast.Call) and self.own(part) is Effect.OPEN:
+            return all(self.is_pure(item) for item in (*part.args, *(keyword.value for keyword in part.keywords)))
+        return self.is_pure(part)
 
     def _block_reports(self, block: ast.For | ast.With) -> bool:
         """A loop that prints or writes, or a file that is opened, written and closed; no name of it is read behind it."""
@@ -302,7 +319,12 @@ class Effects:
 
     def _goes_over_data(self, block: ast.For) -> bool:
         """Whether a loop only reads what it goes over; the batches of a loader are made anew."""
-        return not block.orelse and self.is_pure(block.iter) and self._facts.loaders.of(block.iter) is None and block not in self._facts.loaders.by_loop
+        return (
+            not block.orelse
+            and self.is_pure(block.iter)
+            and self._facts.loaders.of(block.iter) is None
+            and block not in self._facts.loaders.by_loop
+        )
 
     def _writes_to_handle(self, statement: ast.stmt) -> bool:
         """``f.write(...)`` on an open file."""
@@ -320,9 +342,15 @@ class Effects:
         return names and isinstance(statement, ast.Assign) and self.is_pure(statement.value)
 
     def _leaves_no_name(self, block: ast.stmt) -> bool:
-        tree = self._facts.tree
+        tree, flow = self._facts.tree, self._facts.flow
         bound = [node for node in walk_here(block) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-        return all(tree.is_within(use, block) or isinstance(use.ctx, ast.Store) for name in bound for use in self._facts.names.uses(name))
+        outside = {
+            use
+            for name in bound
+            for use in self._facts.names.uses(name)
+            if isinstance(use.ctx, ast.Load) and not tree.is_within(use, block)
+        }
+        return not any(tree.is_within(binding.node, block) for use in outside for binding in flow.reaching(use))
 
     # Places ---------------------------------------------------------------------------------------------------
 
@@ -365,8 +393,8 @@ def _root(node: ast.expr) -> ast.Name | None:
     return node if isinstance(node, ast.Name) else None
 
 
-def _opens_for_writing(call: ast.Call) -> bool:
-    mode = argument(call, "mode", 1)
+def _opens_for_writing(call: ast.Call, position: int = 1) -> bool:
+    mode = argument(call, "mode", position)
     return mode is not None and not (isinstance(mode, ast.Constant) and isinstance(mode.value, str) and not set(mode.value) & set("wax+"))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.callees import called
 from torchfix.facts.calls import keyword
 from torchfix.facts.loaders import DATA_LOADER
-from torchfix.facts.scopes import Binding, Bound
+from torchfix.facts.scopes import Binding, Bound, parameters
 from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, dotted, walk_here
 from torchfix.facts.values import ELEMENT, passed
 
@@ -55,6 +55,7 @@ class Lockstep:
         self._facts = facts
         self._asked: dict[int, bool] = {}
         self._functions: dict[int, bool] = {}
+        self._fed: dict[int, bool] = {}
 
     # What may differ ------------------------------------------------------------------------------------------
 
@@ -134,23 +135,35 @@ class Lockstep:
         return self._facts.names.same(first, second)
 
     def _is_fed(self, holder: ast.Name | ast.Attribute) -> bool:
-        """Whether an object is given what may differ: as the argument of its methods, of its call, or as an item."""
-        name = dotted(holder)
+        """Whether an object is given what may differ: by its methods, its call, its items, or a function that it is passed to."""
+        key = id(holder)
+        if key not in self._fed:
+            self._fed[key] = False  # a circle of functions feeds nothing new
+            name, tree = dotted(holder), self._facts.tree
+            alike: Iterable[ast.expr] = tree.names[holder.id] if isinstance(holder, ast.Name) else tree.attributes[holder.attr]
+            uses = [use for use in alike if dotted(use) == name and self._same_variable(holder, use)]
+            self._fed[key] = any(self._feeds(use) for use in uses)
+        return self._fed[key]
+
+    def _feeds(self, use: ast.expr) -> bool:
         tree = self._facts.tree
-        alike: Iterable[ast.expr] = tree.names.get(holder.id, ()) if isinstance(holder, ast.Name) else tree.attributes.get(holder.attr, ())
-        for use in alike:
-            if dotted(use) != name or not self._same_variable(holder, use):
-                continue
-            parent = tree.parent(use)
-            call = tree.parent(parent) if isinstance(parent, ast.Attribute) and parent.value is use else parent
-            if isinstance(call, ast.Call) and (call.func is parent or call.func is use):
-                if any(self.differs(part) for part in (*call.args, *(item.value for item in call.keywords))):
-                    return True
-            if isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.ctx, ast.Store):
-                value = getattr(tree.statement(parent), "value", None)
-                if value is None or self.differs(value):
-                    return True
-        return False
+        parent = tree.parent(use)
+        if isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.ctx, ast.Store):
+            value = getattr(tree.statement(parent), "value", None)
+            return value is None or self.differs(value)
+        outer = tree.parent(parent) if isinstance(parent, (ast.Attribute, ast.keyword)) and parent.value is use else parent
+        if not isinstance(outer, ast.Call):
+            return False
+        if outer.func is parent or outer.func is use:
+            return any(self.differs(part) for part in (*outer.args, *(item.value for item in outer.keywords)))
+        return any(facts.lockstep._feeds_parameter(outer, function, use) for facts, function in called(self._facts, outer))
+
+    def _feeds_parameter(self, call: ast.Call, function: Function, given: ast.expr) -> bool:
+        """Whether a function feeds the object that a call hands it."""
+        bound = self._facts.tree.class_of(function) is not None
+        taking = [item.arg for item in parameters(function.args) if passed(call, function, item, bound) is given]
+        uses = [use for name in taking for use in self._facts.tree.names.get(name, ()) if self._facts.tree.function(use) is function]
+        return any(self._feeds(use) for use in uses)
 
     def _same_variable(self, one: ast.expr, other: ast.expr) -> bool:
         if isinstance(one, ast.Name) and isinstance(other, ast.Name):

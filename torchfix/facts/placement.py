@@ -97,7 +97,9 @@ class Placement:
 
     def _other_devices(self) -> Iterator[Obstacle]:
         named = next((node for node in self._strings() if _OTHERS.match(str(node.value))), None)
-        asked = next((use for use in self._facts.tree.attributes.get("mps", ()) if "torch" in (self._facts.names.qualified(use) or "")), None)
+        asked = next(
+            (use for use in self._facts.tree.attributes.get("mps", ()) if "torch" in (self._facts.names.qualified(use) or "")), None
+        )
         place = named or asked
         if place is not None:
             yield Obstacle(

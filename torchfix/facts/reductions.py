@@ -234,4 +234,3 @@ def _unmoved(node: ast.AST) -> ast.AST:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("cuda", "to"):
         node = node.func.value
     return node
-

@@ -77,6 +77,15 @@ class Wrap:
         return None
 
     @cached_property
+    def later_placing(self) -> ast.Call | None:
+        """The first ``.cuda()`` or ``.to(device)`` of a later expression that holds the wrapper."""
+        for call in self.facts.calls.methods("cuda", "to"):
+            transfer = self.facts.devices.transfer(call)
+            if transfer is not None and call not in self.placing and self in (self.facts.replicas.held_by(transfer.source) or ()):
+                return call
+        return None
+
+    @cached_property
     def condition(self) -> ast.If | None:
         """The ``if`` that decides whether the network is wrapped; None where what uses the wrapper depends on it alike."""
         facts = self.facts
@@ -93,7 +102,9 @@ class Wrap:
             return isinstance(tree.statement(self.call), ast.Return)
         target = assignment.targets[0]
         alike: Iterable[ast.expr] = self.facts.names.uses(target) if isinstance(target, ast.Name) else tree.attributes[_attribute(target)]
-        return any(isinstance(use.ctx, ast.Load) and not tree.is_within(use, block) for use in alike if isinstance(use, (ast.Name, ast.Attribute)))
+        return any(
+            isinstance(use.ctx, ast.Load) and not tree.is_within(use, block) for use in alike if isinstance(use, (ast.Name, ast.Attribute))
+        )
 
 
 class Replicas:
@@ -138,6 +149,19 @@ class Replicas:
                 return None
             found += inner
         return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def mentions(self) -> tuple[ast.Name | ast.Attribute, ...]:
+        """The places that name ``nn.DataParallel`` without calling it, in text order."""
+        tree = self._facts.tree
+        called = {id(wrap.call.func) for wrap in self.wraps}
+        words = {
+            "DataParallel",
+            *(item.asname for node in tree.imports for item in node.names if item.name == "DataParallel" and item.asname),
+        }
+        nodes = [node for word in words for node in (*tree.names.get(word, ()), *tree.attributes.get(word, ()))]
+        found = [node for node in nodes if id(node) not in called and self._facts.names.qualified(node) == DATA_PARALLEL]
+        return tuple(sorted(found, key=lambda node: (node.lineno, node.col_offset)))
 
     @cached_property
     def forwards(self) -> tuple[ast.Call, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchfix.facts.callees import called
-from torchfix.facts.calls import argument, is_constant, keyword, receiver
+from torchfix.facts.calls import is_constant, keyword, receiver
 from torchfix.facts.coverage import left_out
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.regions import NO_GRAD
@@ -39,6 +39,8 @@ def obstacles(facts: Facts, wrap: Wrap) -> Iterator[Obstacle]:
     """Why one wrap of a file cannot give way to a process per GPU, as far as the network itself goes."""
     yield from _arguments(facts, wrap)
     yield from _condition(wrap)
+    yield from _placing(facts, wrap)
+    yield from _mentions(facts)
     yield from _weights(facts, wrap)
     yield from _uses(facts)
     yield from _forwards(facts)
@@ -81,6 +83,31 @@ def _condition(wrap: Wrap) -> Iterator[Obstacle]:
         )
 
 
+def _placing(facts: Facts, wrap: Wrap) -> Iterator[Obstacle]:
+    """A network that is moved behind the wrap must be moved before it, by names that are known there."""
+    later = wrap.later_placing
+    if later is None:
+        return
+    known = facts.tree.function(later) is facts.tree.function(wrap.call)
+    for name in (node for item in (*later.args, *later.keywords) for node in ast.walk(item) if isinstance(node, ast.Name)):
+        known = known and all(getattr(binding.node, "lineno", 0) < wrap.call.lineno for binding in facts.flow.reaching(name))
+    if not known:
+        yield Obstacle(
+            "placed-later",
+            f"line {later.lineno} moves the network to its device after it was wrapped, by what is not known where it is wrapped",
+            "move the network to its device before wrapping",
+        )
+
+
+def _mentions(facts: Facts) -> Iterator[Obstacle]:
+    """DataParallel as a base class or under another name."""
+    for node in facts.replicas.mentions:
+        asked = facts.tree.nearest(node, (ast.Call, ast.Compare, ast.arg, ast.AnnAssign))
+        statement = facts.tree.statement(node)
+        if asked is None or not facts.tree.is_within(asked, statement) or isinstance(facts.tree.parent(node), ast.ClassDef):
+            yield Obstacle("wrapper-class", f"line {node.lineno} makes something of its own of DataParallel", "use nn.DataParallel itself")
+
+
 def _weights(facts: Facts, wrap: Wrap) -> Iterator[Obstacle]:
     """Weights without a gradient in some step, of which the other processes would never hear."""
     for network in (facts.models.of(wrap.module) if wrap.module is not None else None) or ():
@@ -104,7 +131,9 @@ def _weights(facts: Facts, wrap: Wrap) -> Iterator[Obstacle]:
 
 
 def _frozen(node: ast.expr) -> Obstacle:
-    return Obstacle("frozen-later", f"line {node.lineno} freezes or frees weights after the network was wrapped", "choose what trains before wrapping")
+    return Obstacle(
+        "frozen-later", f"line {node.lineno} freezes or frees weights after the network was wrapped", "choose what trains before wrapping"
+    )
 
 
 def _uses(facts: Facts) -> Iterator[Obstacle]:
@@ -112,7 +141,7 @@ def _uses(facts: Facts) -> Iterator[Obstacle]:
     for attribute, uses in facts.tree.attributes.items():
         for use in uses:
             held = facts.replicas.held_by(use.value)
-            if held is None and attribute in ("module", "load_state_dict") and isinstance(use.ctx, ast.Load):
+            if held is None and attribute in ("module", "state_dict", "load_state_dict") and isinstance(use.ctx, ast.Load):
                 if attribute == "module" or not _is_known(facts, use.value):
                     yield Obstacle(
                         "network-unclear",
@@ -122,9 +151,13 @@ def _uses(facts: Facts) -> Iterator[Obstacle]:
             elif held and attribute == "module":
                 yield from _of_module(facts, use)
             elif held and attribute in _MOVES:
-                yield Obstacle("network-moved", f"line {use.lineno} moves or casts the network after it was wrapped", "do so before wrapping")
+                yield Obstacle(
+                    "network-moved", f"line {use.lineno} moves or casts the network after it was wrapped", "do so before wrapping"
+                )
             elif held and attribute not in _PROTOCOL and isinstance(use.ctx, ast.Load):
-                yield Obstacle("wrapper-attribute", f"line {use.lineno} reads {attribute} of the DataParallel wrapper", "ask the network itself")
+                yield Obstacle(
+                    "wrapper-attribute", f"line {use.lineno} reads {attribute} of the DataParallel wrapper", "ask the network itself"
+                )
     for calls in facts.tree.calls.values():
         for call in calls:
             yield from _handed_on(facts, call)
@@ -153,7 +186,11 @@ def _of_module(facts: Facts, use: ast.Attribute) -> Iterator[Obstacle]:
 
 def _handed_on(facts: Facts, call: ast.Call) -> Iterator[Obstacle]:
     """A wrapped network that goes where it cannot be followed, is copied, or is saved whole."""
-    given = [part for part in (*call.args, *(item.value for item in call.keywords)) if not isinstance(part, ast.Call) and facts.replicas.held_by(part)]
+    given = [
+        part
+        for part in (*call.args, *(item.value for item in call.keywords))
+        if not isinstance(part, ast.Call) and facts.replicas.held_by(part)
+    ]
     if not given:
         return
     meaning = facts.calls.meaning(call) or ""
@@ -166,7 +203,9 @@ def _handed_on(facts: Facts, call: ast.Call) -> Iterator[Obstacle]:
     if meaning.startswith(_TAKES_NETWORKS):
         return
     functions = list(called(facts, call))
-    if any(home is not facts and _reaches_inside(home, function) for home, function in functions) or not (functions or facts.models.is_module(call.func)):
+    if any(home is not facts and _reaches_inside(home, function) for home, function in functions) or not (
+        functions or facts.models.is_module(call.func)
+    ):
         yield Obstacle(
             "network-handed-on",
             f"line {call.lineno} hands the wrapped network to {dotted(call.func) or 'a function'}, where it cannot be followed",
@@ -220,9 +259,16 @@ def _prefixes(facts: Facts) -> Iterator[Obstacle]:
     """Names of weights that count on the wrapper's ``module.`` in front of them."""
     for node in ast.walk(facts.source.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _PREFIXED.match(node.value):
-            yield Obstacle("prefixed-names", f'line {node.lineno} knows a weight by a name with "module." in front', "use the name without it")
+            yield Obstacle(
+                "prefixed-names", f'line {node.lineno} knows a weight by a name with "module." in front', "use the name without it"
+            )
             return
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and is_constant(node.slice.lower or node, 7) and node.slice.upper is None:
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Slice)
+            and is_constant(node.slice.lower or node, 7)
+            and node.slice.upper is None
+        ):
             yield Obstacle(
                 "prefixed-names",
                 f'line {node.lineno} cuts seven characters ("module.") off, which new files do not have',
@@ -243,10 +289,3 @@ def is_late_load(facts: Facts, call: ast.Call) -> bool:
         return True
     callers = facts.callers(home) if home is not None else None
     return any(is_late_load(facts, caller) for caller in callers or () if tree.function(caller) is not home)
-
-
-def loads(facts: Facts) -> Iterator[ast.Call]:
-    """The ``torch.load`` calls of the file that do not say where to put what was saved on a GPU."""
-    for call in facts.calls.to("torch.load"):
-        if argument(call, "map_location", 1) is None and last_name(call.func) is not None:
-            yield call

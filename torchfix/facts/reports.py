@@ -32,7 +32,7 @@ class Reports:
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """Neighbouring statements that only report, each as its first and its last."""
-        return tuple(run for block in self._blocks() for run in _runs(block, self._facts.effects.only_reports))
+        return tuple(run for block in self._blocks() for run in _runs(block, self._is_report))
 
     @cached_property
     def preparations(self) -> tuple[Run, ...]:
@@ -82,11 +82,29 @@ class Reports:
                 roots += [inner for name in _BLOCKS if (inner := getattr(statement, name, None))]
                 roots += [item.body for name in ("handlers", "cases") for item in getattr(statement, name, ())]
 
+    def _is_report(self, statement: ast.stmt) -> bool:
+        return self._facts.effects.only_reports(statement) and self._has_own_lines(statement)
+
+    def _has_own_lines(self, statement: ast.stmt) -> bool:
+        """Whether a statement shares its lines with no other and with no header, so that it can be put under a condition."""
+        owner, block, index = self._facts.tree.place(statement)
+        beside = [item for item in (*block[max(index - 1, 0) : index], *block[index + 1 : index + 2]) if item is not statement]
+        shared = any(item.end_lineno == statement.lineno or item.lineno == statement.end_lineno for item in beside)
+        return not shared and getattr(owner, "lineno", 0) != statement.lineno
+
     def _prepares(self, statement: ast.stmt) -> bool:
-        if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)):
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)) or self._is_parted(statement):
             return False
-        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-        return any(self._readies(call) for call in calls) and not any(call in self._facts.lockstep.meetings for call in calls)
+        return self.readies(statement) and not any(node in self._facts.lockstep.meetings for node in ast.walk(statement))
+
+    def _is_parted(self, statement: ast.stmt) -> bool:
+        """Whether a statement makes a loader whose dataset will be made by a statement of its own."""
+        loaders = [loader for loader in self._facts.shares.loaders if self._facts.tree.statement(loader.call) is statement]
+        return any(self._facts.shares.inline(loader) is not None for loader in loaders)
+
+    def readies(self, node: ast.AST) -> bool:
+        """Whether a node downloads or prepares files that all processes read."""
+        return any(self._readies(call) for call in ast.walk(node) if isinstance(call, ast.Call))
 
     def _readies(self, call: ast.Call) -> bool:
         """Whether a call downloads, or makes a dataset whose constructor writes files."""
@@ -100,8 +118,17 @@ class Reports:
         made = self._facts.names.definition(call.func)
         keeps = made is not None and isinstance(made.node, ast.ClassDef) and not derives(made, ("torch.",)) and bool(effects & REPORTS)
         statement = self._facts.tree.statement(call)
-        alone = isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], (ast.Name, ast.Attribute))
-        return alone and self._is_inside(call) and (Effect.OPEN in effects or keeps) and self._facts.effects.own(call) in (None, Effect.OPEN, Effect.LOG)
+        alone = (
+            isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0], (ast.Name, ast.Attribute))
+        )
+        return (
+            alone
+            and self._is_inside(call)
+            and (Effect.OPEN in effects or keeps)
+            and self._facts.effects.own(call) in (None, Effect.OPEN, Effect.LOG)
+        )
 
     def _is_inside(self, call: ast.Call) -> bool:
         """Whether a call runs from the main guard only, when the processes know each other."""
@@ -115,7 +142,7 @@ class Reports:
             low, high = block.index(first), block.index(last)
             if any(id(statement) in around for statement in block[low : high + 1]):
                 return True
-        return False
+        return self._is_parted(tree.statement(call)) and self._readies(call)
 
     def _uses_of(self, call: ast.Call) -> Iterator[Obstacle]:
         """Uses of a log that only one process has, other than reporting, handing it on, and asking whether there is one."""

@@ -61,7 +61,10 @@ class Script:
     def _names_a_rank(self) -> bool:
         """Whether the file reads the rank of its process, or imports what it needs to have one."""
         words = {"LOCAL_RANK", "WORLD_SIZE", "--local_rank", "--local-rank"}
-        if any(isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in words for node in ast.walk(self._facts.source.tree)):
+        if any(
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in words
+            for node in ast.walk(self._facts.source.tree)
+        ):
             return True
         found = [alias.name for node in self._facts.tree.imports if isinstance(node, ast.Import) for alias in node.names]
         found += [node.module or "" for node in self._facts.tree.imports if isinstance(node, ast.ImportFrom)]

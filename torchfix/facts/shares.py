@@ -65,6 +65,10 @@ class Shares:
                 return node
         return None
 
+    def inline(self, loader: Loader) -> ast.expr | None:
+        """The dataset of a loader where it is made inside the loader's own call, None where it has a name."""
+        return None if loader.dataset is None or isinstance(loader.dataset, (ast.Name, ast.Attribute)) else loader.dataset
+
     def unmoved(self) -> Iterator[tuple[ast.Call, ast.expr]]:
         """The parts of batches that a replicated network is given from host memory, with the call that takes them."""
         for call in self._facts.replicas.forwards:
@@ -92,7 +96,9 @@ class Shares:
                 "make the loader in this file and iterate over it by its name",
             )
         if any(self._facts.calls.meaning(node) == "itertools.cycle" for node in ast.walk(loop.node) if isinstance(node, ast.Call)):
-            yield Obstacle("endless-loader", f"the loop in line {line} goes round its loader for ever", "loop over epochs, and over the loader in each")
+            yield Obstacle(
+                "endless-loader", f"the loop in line {line} goes round its loader for ever", "loop over epochs, and over the loader in each"
+            )
         yield from self._losses(loop)
         yield from self._optimizers(loop)
         for total in totals(loop):
@@ -120,7 +126,11 @@ class Shares:
                     "make the loss of torch.nn's losses, or reduce it with .mean()",
                 )
         if any(not self._exclude(one, other) for i, one in enumerate(loop.backwards) for other in loop.backwards[:i]):
-            yield Obstacle("several-backwards", f"the loop in line {loop.node.lineno} goes backward more than once", "send the sum of the losses backward")
+            yield Obstacle(
+                "several-backwards",
+                f"the loop in line {loop.node.lineno} goes backward more than once",
+                "send the sum of the losses backward",
+            )
 
     def _exclude(self, one: ast.AST, other: ast.AST) -> bool:
         """Whether two nodes stand in different branches of one ``if``."""
@@ -221,7 +231,9 @@ class Shares:
             )
         size = loader.argument("batch_size")
         if size is None or (isinstance(size, ast.Constant) and (not isinstance(size.value, int) or size.value < 2)):
-            yield Obstacle("batch-of-one", f"the batches of the loader in line {line} cannot be divided", "give the loader a batch_size of two or more")
+            yield Obstacle(
+                "batch-of-one", f"the batches of the loader in line {line} cannot be divided", "give the loader a batch_size of two or more"
+            )
         elif self._is_size_used(size):
             yield Obstacle(
                 "batch-size-elsewhere",
@@ -238,9 +250,15 @@ class Shares:
         statement = self._facts.tree.statement(loader.call)
         around = self._facts.tree.nearest(loader.call, (*COMPREHENSIONS, ast.Lambda))
         if around is not None and self._facts.tree.is_within(around, statement):
-            yield Obstacle("loader-in-expression", f"the loader in line {line} is made inside a larger expression", "give each loader a statement of its own")
+            yield Obstacle(
+                "loader-in-expression",
+                f"the loader in line {line} is made inside a larger expression",
+                "give each loader a statement of its own",
+            )
         if not self._facts.script.is_started_by_guard(loader.call):
-            yield Obstacle("loader-on-import", f"the loader in line {line} is made when the file is imported", "make it in the function that trains")
+            yield Obstacle(
+                "loader-on-import", f"the loader in line {line} is made when the file is imported", "make it in the function that trains"
+            )
 
     def _hides(self, loader: Loader) -> bool:
         """Whether something that matters may be behind ``*`` or ``**``; a literal dictionary of other settings is fine."""
@@ -273,7 +291,11 @@ class Shares:
 
     def _is_reckoned_with(self, use: ast.expr) -> bool:
         tree = self._facts.tree
-        if any(self._facts.effects.only_reports(outer) for outer in tree.ancestors(use) if isinstance(outer, ast.stmt) and not isinstance(outer, FUNCTIONS)):
+        if any(
+            self._facts.effects.only_reports(outer)
+            for outer in tree.ancestors(use)
+            if isinstance(outer, ast.stmt) and not isinstance(outer, FUNCTIONS)
+        ):
             return False
         if any(tree.is_within(use, loop.node) for loop in self.loops):
             return True
@@ -284,7 +306,11 @@ class Shares:
         if meaning.startswith("torch.utils.data."):
             return False
         source = receiver(call)
-        return meaning.startswith("torch.") or (source is not None and (self._facts.models.is_module(source) or bool(self._facts.replicas.held_by(source))))
+        return (
+            meaning.startswith("torch.")
+            or self._facts.models.is_module(call)
+            or (source is not None and (self._facts.models.is_module(source) or bool(self._facts.replicas.held_by(source))))
+        )
 
     # Splits ---------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from torchfix.facts.creations import Creations
 from torchfix.facts.datasets import Datasets
 from torchfix.facts.destinations import Destinations
 from torchfix.facts.devices import Devices
+from torchfix.facts.distribution import Distribution
 from torchfix.facts.effects import Effects
 from torchfix.facts.flow import Flow
 from torchfix.facts.forwards import Forwards
@@ -25,18 +26,18 @@ from torchfix.facts.models import Models
 from torchfix.facts.names import Names
 from torchfix.facts.optimizers import Optimizers
 from torchfix.facts.options import Options
-from torchfix.facts.precision import Precision
 from torchfix.facts.placement import Placement
+from torchfix.facts.precision import Precision
 from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
 from torchfix.facts.reductions import Reductions
 from torchfix.facts.regions import GRADIENT_SWITCHES, Regions
 from torchfix.facts.replicas import Replicas
 from torchfix.facts.reports import Reports
-from torchfix.facts.states import States
-from torchfix.facts.targets import Targets
 from torchfix.facts.scripts import Script
 from torchfix.facts.shares import Shares
+from torchfix.facts.states import States
+from torchfix.facts.targets import Targets
 from torchfix.facts.tree import FUNCTIONS, Function, Tree
 from torchfix.facts.updates import Updates
 from torchfix.facts.values import Values
@@ -61,7 +62,7 @@ class Facts:
     @cached_property
     def tree(self) -> Tree:
         """Nodes, parents and indexes."""
-        return Tree(self.source.tree)
+        return self.project.tree(self.source.tree)
 
     @cached_property
     def names(self) -> Names:
@@ -227,6 +228,11 @@ class Facts:
     def shares(self) -> Shares:
         """Training loops whose batches may be shared out."""
         return Shares(self)
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """What it takes to train in one process per GPU."""
+        return Distribution(self)
 
     @cached_property
     def lockstep(self) -> Lockstep:

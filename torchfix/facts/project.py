@@ -6,12 +6,14 @@ for, so that a run pays only for the files that its questions reach.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from torchfix.facts.tree import Tree
 from torchfix.source import SourceError, SourceFile
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Project:
         self.forks = forks
         self._facts: dict[str, Facts | None] = {}
         self._sources: dict[str, SourceFile | None] = {}
+        self._trees: dict[ast.Module, Tree] = {}
         self._importers: dict[str, tuple[str, ...]] = {}
 
     @classmethod
@@ -69,7 +72,7 @@ class Project:
         return cls("", data.get, tuple(sorted(data)), torch, python, forks)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_facts": {}, "_sources": {}}
+        return {**self.__dict__, "_facts": {}, "_sources": {}, "_trees": {}}
 
     def relative(self, path: str) -> str:
         """A user's path as the project's own: POSIX, relative to the root; as given where it lies outside."""
@@ -93,7 +96,7 @@ class Project:
         if known is not None and known.source.text == source.text:
             return known
         around = Project(self.root, self.read, self.paths, self.torch, self.python, self.forks)
-        around._sources = self._sources  # parsed once, whatever is asked of them anew
+        around._sources, around._trees = self._sources, self._trees  # read once, whatever is asked of them anew
         facts = Facts(source, around)
         around._facts[path] = facts
         return facts
@@ -118,6 +121,12 @@ class Project:
                     source.tree  # noqa: B018  parsed here
                     self._sources[path] = source
         return self._sources[path]
+
+    def tree(self, module: ast.Module) -> Tree:
+        """The index of a syntax tree, made once."""
+        if module not in self._trees:
+            self._trees[module] = Tree(module)
+        return self._trees[module]
 
     def module(self, name: str, importer: str, level: int = 0) -> Facts | None:
         """The facts of the module that ``importer`` means by a dotted name, None where it is not the project's own."""

@@ -298,6 +298,8 @@ def test_edits_of_one_call_do_not_disturb_each_other() -> None:
         pytest.param("x = f(g(a,  # y\n b)).c", "f(g(a,  # y\n b)).c", "$p", "g(a,  # y\n b)", "x = g(a,  # y\n b)", id="a comment inside"),
         pytest.param("x = f(a)", "f(a)", '"$q" % $p', "a", 'x = "$q" % a', id="a dollar that is no hole"),
         pytest.param("x = f(a, a)", "f(a, a)", "$p + $p", "a", "x = a + a", id="a hole twice"),
+        pytest.param("f(x for x in y)", "(x for x in y)", "g($p)", "y", "f(g(y))", id="a generator in the brackets of a call"),
+        pytest.param("f(x for x in y)", "(x for x in y)", "$p, 1", "(x for x in y)", "f(((x for x in y), 1))", id="such a generator as a part"),
         pytest.param("@f(a)\ndef g(): pass", "f(a)", "$p", "a", "@a\ndef g(): pass", id="a decorator"),
         pytest.param("x: f(a) = 1", "f(a)", "$p", "a", "x: a = 1", id="an annotation"),
         pytest.param("def g(x=f(a)): pass", "f(a)", "$p if q else r", "a", "def g(x=a if q else r): pass", id="a default"),

@@ -88,3 +88,23 @@ def test_comments_below_belong_to_the_block_that_they_are_as_deep_as() -> None:
     layout = Layout(source)
     assert layout.last_line(statement(source, "if")) == 3
     assert layout.last_line(statement(source, "b")) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("f(here)", "here", id="the call's own"),
+        pytest.param("f((here))", "(here)", id="one pair"),
+        pytest.param("f(a, (  # c\n ( here\n )  # d\n))", "(  # c\n ( here\n )  # d\n)", id="two pairs with comments"),
+        pytest.param("f(k=(here), b=(1))", "(here)", id="a keyword's value"),
+        pytest.param("f(not (here))", "(here)", id="behind a keyword of the language"),
+        pytest.param("f((here).a)", "(here)", id="before a dot"),
+        pytest.param("f((a)(here))", "here", id="of a call of a call"),
+        pytest.param("f(*(here,))", "here", id="a tuple's own"),
+    ],
+)
+def test_parentheses_around_an_expression(text: str, expected: str) -> None:
+    """Parentheses that only group belong to the expression in them; those of calls and tuples do not."""
+    source = SourceFile("train.py", text)
+    start, end = Layout(source).with_parentheses(expression(source, "here"), expression(source, text))
+    assert text[start:end] == expected

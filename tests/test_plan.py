@@ -171,6 +171,8 @@ def test_f85_code_in_an_f_string_is_held() -> None:
         pytest.param("x = (f(a)  # y\n.g())", lambda s: Replace(call(s, "f(a)  # y\n.g"), "$x", {"x": call(s, "f")}), id="between"),
         pytest.param("x = f(k=[  # why\n  1])", lambda s: SetArgument(call(s, "f"), "k", "2"), id="in a value that is replaced"),
         pytest.param("x = f(k=[  # why\n  1])", lambda s: RemoveArgument(call(s, "f"), "k"), id="in a value that goes"),
+        pytest.param("x = f(a, ((  # why\n  1)))", lambda s: RemoveArgument(call(s, "f"), 1), id="in parentheses around it"),
+        pytest.param("x = f(k=(  # why\n  1))", lambda s: SetArgument(call(s, "f"), "k", "2"), id="in parentheses around a value"),
         pytest.param("x = f(  # why\n  1)", lambda s: Replace(s.tree.body[0], "y = 2"), id="in a statement"),
         pytest.param("@a  # why\ndef f(): pass", lambda s: Replace(s.tree.body[0], "f = 2"), id="behind a decorator"),
     ],

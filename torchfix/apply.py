@@ -108,7 +108,7 @@ class _Writer:
     def _site(self, node: ast.AST) -> list[_Site]:
         """An edited expression as a site of its own; for any other node the sites inside it."""
         if self._at.get(node) and isinstance(node, ast.expr):
-            return [_Site(*self._source.span(node), self._expression(node))]
+            return [_Site(*self._layout.expression(node), self._expression(node))]
         return self._below(node)
 
     # Expressions
@@ -126,7 +126,7 @@ class _Writer:
 
     def _inner(self, node: ast.expr) -> Draft:
         """An expression with the edits in it, not those on itself."""
-        return self._woven(*self._source.span(node), self._below(node) if node in self._touched else [])
+        return self._woven(*self._layout.expression(node), self._below(node) if node in self._touched else [])
 
     def _filled(self, edit: Replace, code: str) -> Draft:
         """Template text with the parts in its holes, in parentheses where they would be read otherwise."""
@@ -150,7 +150,7 @@ class _Writer:
         outer = next(outer for outer in self._layout.tree.ancestors(node) if isinstance(outer, (ast.expr, ast.stmt)))
         new = trees.expression(draft.text)
         if isinstance(outer, ast.expr):
-            (start, end), (low, high) = self._source.span(outer), self._source.span(node)
+            (start, end), (low, high) = self._layout.expression(outer), self._layout.expression(node)
             wanted = trees.in_context(trees.replaced(outer, {node: new}), ast.Load())
             text = f"({self._source.text[start:low]}{draft.text}{self._source.text[high:end]})"
         else:  # whatever can be the body of a lambda can stand in every place that a statement has for an expression
@@ -171,28 +171,46 @@ class _Writer:
 
     def _run(self, statements: Sequence[ast.stmt], wraps: Sequence[Wrap], outermost: bool) -> list[_Site]:
         """The sites of neighbouring statements; inside a wrap, insertions at its two edges belong to its outside."""
+        source, layout = self._source, self._layout
         sites: list[_Site] = []
         index = 0
         while index < len(statements):
             first = statements[index]
             wrap = next((wrap for wrap in wraps if wrap.first is first), None)
-            end = index + 1
-            while wrap is not None and statements[end - 1] is not wrap.last:
-                end += 1
-            group = statements[index:end]
-            before = self._inserted(InsertBefore, first) if outermost or index > 0 else []
-            after = self._inserted(InsertAfter, group[-1]) if outermost or end < len(statements) else []
-            removed = any(isinstance(edit, Remove) for edit in self._at.get(first, []))
-            if wrap is None and not (before or after or removed):
-                sites += self._statement(first)
+            stop = index + 1
+            while wrap is not None and statements[stop - 1] is not wrap.last:
+                stop += 1
+            group = statements[index:stop]
+            start, end = source.line_start(layout.first_line(first)), source.line_start(layout.last_line(group[-1]) + 1)
+            if outermost or index > 0:
+                top = source.line_start(layout.first_comment(first))
+                sites += [_Site(top, top, draft) for draft in self._inserted(InsertBefore, first)]
+            if wrap is not None:
+                inner = self._run(group, [other for other in wraps if other is not wrap], outermost=False)
+                sites.append(_Site(start, end, self._wrapped(wrap, self._woven(start, end, inner), end)))
+            elif any(isinstance(edit, Remove) for edit in self._at.get(first, [])):
+                sites.append(_Site(start, end, self._rest(first)))
             else:
-                inner = [other for other in wraps if other is not wrap]
-                sites.append(self._lines(group, before, after, wrap, inner, removed))
-            index = end
+                sites += self._statement(first)
+            if outermost or stop < len(statements):
+                sites += [_Site(end, end, self._behind(end, draft)) for draft in self._inserted(InsertAfter, group[-1])]
+            index = stop
         return sites
 
-    def _inserted(self, kind: type[InsertBefore] | type[InsertAfter], statement: ast.stmt) -> list[str]:
-        return [edit.code for edit in self._at.get(statement, []) if isinstance(edit, kind)]
+    def _inserted(self, kind: type[InsertBefore] | type[InsertAfter], statement: ast.stmt) -> list[Draft]:
+        """The lines that are inserted on one side of a statement."""
+        return [self._lines(edit.code, statement) for edit in self._at.get(statement, []) if isinstance(edit, kind)]
+
+    def _lines(self, code: str, beside: ast.stmt) -> Draft:
+        """New statements as whole lines at the margin of another."""
+        return _indented(Draft.new(_laid_out(code, self._source)), "", self._source.margin(beside))
+
+    def _behind(self, end: int, lines: Draft) -> Draft:
+        """Lines as they follow the old line that ends at an offset: one without a line end takes theirs."""
+        text, newline = self._source.text, self._source.newline
+        if text[:end].endswith(("\n", "\r")) or not lines.text:
+            return lines
+        return Draft.joined([Draft.new(newline, margin=True), lines.cut(0, len(lines.text) - len(newline))])
 
     def _statement(self, statement: ast.stmt) -> list[_Site]:
         """The sites of one statement, insertions around it and its removal not among them."""
@@ -203,8 +221,7 @@ class _Writer:
         sites = []
         for edit in edits:
             if isinstance(edit, Replace):
-                margin = source.margin(statement)
-                laid = _indented(Draft.new(_laid_out(edit.code, source)), "", margin).text[len(margin) :]
+                laid = self._lines(edit.code, statement).text[len(source.margin(statement)) :]
                 draft = self._filled(edit, laid[: len(laid) - len(source.newline)])
                 return [_Site(self._layout.start(statement), source.span(statement)[1], draft)]
         sites = self._below(statement)
@@ -218,40 +235,17 @@ class _Writer:
             sites = sorted([*(site for site in sites if site not in inside), _Site(start, end, draft)], key=lambda site: site.start)
         return sites
 
-    def _lines(
-        self,
-        group: Sequence[ast.stmt],
-        before: Sequence[str],
-        after: Sequence[str],
-        wrap: Wrap | None,
-        inner: Sequence[Wrap],
-        removed: bool,
-    ) -> _Site:
-        """Whole lines: one statement or a wrapped group, with what is inserted around it."""
-        source, layout = self._source, self._layout
-        margin = source.margin(group[0])
-        start = source.line_start(layout.first_line(group[0]))
-        end = source.line_start(layout.last_line(group[-1]) + 1)
-        top = source.line_start(layout.first_comment(group[0])) if before else start
-        sites = self._run(group, inner, outermost=False) if wrap is not None else self._statement(group[0])
-        core = self._rest(group[0]) if removed else self._woven(start, end, sites)
-        if core.text and not core.text.endswith(("\n", "\r")):
-            core = Draft.joined([core, Draft.new(source.newline, margin=True)])
-        if wrap is not None:
-            core = self._wrapped(wrap, margin, core)
-        new = [[_indented(Draft.new(_laid_out(code, source)), "", margin) for code in codes] for codes in (before, after)]
-        return _Site(top, end, Draft.joined([*new[0], Draft.kept(source.text, top, start), core, *new[1]]))
-
-    def _wrapped(self, wrap: Wrap, margin: str, core: Draft) -> Draft:
-        """Whole lines under a header, one step deeper."""
+    def _wrapped(self, wrap: Wrap, core: Draft, end: int) -> Draft:
+        """The lines of a wrap's statements, which end at an offset, under its header and one step deeper."""
         header = wrap.header.rstrip()
         last = header.splitlines()[-1]
         indent = last[: len(last) - len(last.lstrip())] + "    "
-        lines = _laid_out(f"{header}\n{indent}{_WRAPPED}\n{wrap.footer}", self._source).splitlines(keepends=True)
+        margin = self._source.margin(wrap.first)
+        lines = _lines_of(self._lines(f"{header}\n{indent}{_WRAPPED}\n{wrap.footer}", wrap.first).text)
         place = next(index for index, line in enumerate(lines) if line.strip() == _WRAPPED)
-        deeper = lines[place][: lines[place].index(_WRAPPED)]
-        head, foot = (_indented(Draft.new("".join(part)), "", margin) for part in (lines[:place], lines[place + 1 :]))
-        return Draft.joined([head, _indented(core, margin, deeper), foot])
+        deeper = lines[place][len(margin) : lines[place].index(_WRAPPED)]
+        head, foot = (Draft.new("".join(part)) for part in (lines[:place], lines[place + 1 :]))
+        return Draft.joined([head, _indented(core, margin, deeper), self._behind(end, foot)])
 
     def _rest(self, statement: ast.stmt) -> Draft:
         """What stays where a statement was: the comments on its lines, and ``pass`` if its block would be empty."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import keyword
 import re
 import tokenize
 from collections.abc import Iterator
@@ -92,12 +93,20 @@ class Layout:
         """
         own = number = self.first_line(statement)
         margin = self.source.margin(statement)
-        while number > 1:
+        above = self._line_above(statement)
+        while number > above + 1:
             words = self.line(number - 1)
             if not (_COMMENT_LINE.match(words) and _indent(words) == margin) or _DIVIDER.match(words):
                 return number
             number -= 1
-        return own
+        return number if above else own
+
+    def _line_above(self, statement: ast.stmt) -> int:
+        """The line on which the code in front of a statement ends, or one above it; 0 for the first of the file."""
+        owner, block, index = self.tree.place(statement)
+        if index:
+            return block[index - 1].end_lineno or 0
+        return self.source.position(self.header(owner)[1])[0] if isinstance(owner, Compound) else 0
 
     def owns_lines(self, statement: ast.stmt) -> bool:
         """Whether a statement shares none of its lines with another one, or with the header of its block."""
@@ -157,9 +166,42 @@ class Layout:
                 found.append(self._moved(start, line, column - (line == 1)))
         return found
 
+    def expression(self, node: ast.expr) -> tuple[int, int]:
+        """The span of an expression's own text: a generator that is a call's only argument lends its parentheses to the call."""
+        start, end = self.source.span(node)
+        call = self.tree.parent(node)
+        if isinstance(node, ast.GeneratorExp) and isinstance(call, ast.Call) and self.source.span(call)[1] == end:
+            return start + 1, end - 1
+        return start, end
+
+    def with_parentheses(self, node: ast.expr, outer: ast.expr) -> tuple[int, int]:
+        """The span of an expression with the parentheses around it, which syntax trees leave out.
+
+        Args:
+            node: the expression.
+            outer: one that holds it; parentheses are looked for inside.
+        """
+        begin, _ = self.source.span(outer)
+        start, end = self.source.span(node)
+        found: list[tuple[int, int, str]] = []
+        for token in _until_error(tokens("(" + self.source.segment(outer))):
+            if token.type not in (tokenize.COMMENT, tokenize.NL) and token.string:
+                low, high = (self._moved(begin, line, column - (line == 1)) for line, column in (token.start, token.end))
+                found.append((low, high, token.string))
+        first = next(index for index, token in enumerate(found) if token[0] == start)
+        last = max(index for index, token in enumerate(found) if token[1] <= end)
+        while found[first - 1][2] == "(" and found[last + 1][2] == ")" and _opens_group(found[first - 2][2]):
+            first, last = first - 1, last + 1
+        return found[first][0], found[last][1]
+
     def in_f_string(self, node: ast.AST) -> bool:
         """Whether a node stands in an f-string, where its position is not to be trusted and its quotes are not free."""
         return any(type(outer).__name__ in ("JoinedStr", "TemplateStr") for outer in self.tree.ancestors(node))
+
+
+def _opens_group(before: str) -> bool:
+    """Whether a parenthesis behind this token groups, and calls nothing."""
+    return keyword.iskeyword(before) or not (before.isidentifier() or before[-1:] in ")]}'\"")
 
 
 def string_lines(text: str) -> set[int]:

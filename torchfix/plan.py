@@ -157,10 +157,11 @@ def _loses_comment(edit: PlacedEdit, layout: Layout) -> bool:
             kept = [span(part) for part in edit.used]
             comments = layout.comments(start, span(edit.node)[1])
             return any(not any(low <= comment < high for low, high in kept) for comment in comments)
-        case SetArgument():
-            return any(layout.comments(*span(value)) for value in _argument(edit.call, edit.name))
-        case RemoveArgument():
-            return any(layout.comments(*span(value)) for value in _argument(edit.call, edit.argument))
+        case SetArgument() | RemoveArgument():
+            if "#" not in layout.source.segment(edit.call):
+                return False
+            values = _argument(edit.call, edit.name if isinstance(edit, SetArgument) else edit.argument)
+            return any(layout.comments(*layout.with_parentheses(value, edit.call)) for value in values)
     return False
 
 

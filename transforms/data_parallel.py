@@ -55,14 +55,11 @@ from collections.abc import Iterator
 from string import Template
 
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Remove, RemoveArgument, RemoveImport, Replace, SetArgument, Wrap
-from torchfix.facts import Facts, replication
+from torchfix.facts import Facts
 from torchfix.facts.calls import argument, is_constant, keyword
 from torchfix.facts.loaders import Loader
-from torchfix.facts.loops import Loop
-from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.replicas import Wrap as Replication
 from torchfix.facts.totals import Joining
-from torchfix.facts.values import passed
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 # The functions that the script is given, each as far as it needs them. $names are the helpers' own, made free in the file.
@@ -160,42 +157,20 @@ def $from_main_process(value):
 }
 _IMPORTS = {"setup_distributed": "os", "main_process_first": "contextlib"}
 _MESSAGE = "DataParallel drives all GPUs from one process, and copies the network to each of them at every step"
+_BECAUSE = "the network, its loaders, its training loop and all that is saved and printed can be followed in this file"
 _EFFECTS = frozenset({Effect.PROCESS, Effect.ORDER, Effect.NUMERICS, Effect.CHECKPOINT})
 
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
-    if not facts.replicas.wraps:
-        return
-    obstacles = {wrap: list(_obstacles(facts, wrap)) for wrap in facts.replicas.wraps}
+    obstacles = {wrap: facts.distribution.obstacles(wrap) for wrap in facts.replicas.wraps}
+    anywhere = next((found for found in obstacles.values() if found), [])
     for wrap, found in obstacles.items():
-        reasons = found or next(iter(other for other in obstacles.values() if other), [])
-        if reasons:
-            first, *others = _one_of_each(reasons)
-            notes = tuple(f"Also in the way: {other.text}." for other in others)
-            yield Finding(wrap.call, _MESSAGE, held=Held(first.code, first.text, first.help), notes=notes)
-        elif wrap is facts.replicas.wraps[0]:
-            yield _conversion(facts)
-
-
-def _one_of_each(reasons: list[Obstacle]) -> list[Obstacle]:
-    """The first reason of each code."""
-    found: dict[str, Obstacle] = {}
-    for reason in reasons:
-        found.setdefault(reason.code, reason)
-    return list(found.values())
-
-
-def _conversion(facts: Facts) -> Finding:
-    """The whole change of the file, which stands on its first DataParallel."""
-    loops = len(facts.shares.loops)
-    return Finding(
-        facts.replicas.wraps[0].call,
-        _MESSAGE,
-        tuple(_Conversion(facts).edits()),
-        _EFFECTS,
-        f"the network, {'its loader' if loops == 1 else 'the loaders'}, the training loop and all that is saved and printed are in this file",
-        tuple(_notes(facts)),
-    )
+        if anywhere:
+            first, *others = found or anywhere
+            held = Held(first.code, first.text, first.help)
+            yield Finding(wrap.call, _MESSAGE, held=held, notes=tuple(f"Also in the way: {other.text}." for other in others))
+        elif wrap is facts.replicas.wraps[0]:  # one finding changes the whole file
+            yield Finding(wrap.call, _MESSAGE, tuple(_Conversion(facts).edits()), _EFFECTS, _BECAUSE, tuple(_notes(facts)))
 
 
 def _notes(facts: Facts) -> Iterator[str]:
@@ -212,88 +187,6 @@ def _notes(facts: Facts) -> Iterator[str]:
     listed = [wrap for wrap in facts.replicas.wraps if wrap.argument("device_ids") is not None]
     if listed:
         yield "device_ids no longer chooses the GPUs: set CUDA_VISIBLE_DEVICES instead."
-
-
-# Why not --------------------------------------------------------------------------------------------------------------
-
-
-def _obstacles(facts: Facts, wrap: Replication) -> Iterator[Obstacle]:
-    yield from facts.script.owners()
-    untrained = _untrained(facts, wrap)
-    if untrained is not None:
-        yield untrained
-        return
-    yield from facts.script.starts(wrap.call)
-    yield from replication.obstacles(facts, wrap)
-    yield from facts.placement.obstacles()
-    yield from facts.shares.obstacles()
-    yield from _inputs(facts)
-    yield from facts.reports.obstacles()
-    for call in _loads(facts):
-        if replication.is_late_load(facts, call) and call.args and facts.lockstep.differs(call.args[0]):
-            words = f"line {call.lineno} loads what this run has saved, by a path that every process makes up differently"
-            yield Obstacle("path-differs", words, "make the path of what is the same in all processes")
-    for decision in facts.lockstep.decisions(_waits(facts)):
-        if decision.each_step or decision.test is None:
-            yield Obstacle(
-                "rank-decides",
-                f"in line {getattr(decision.node, 'lineno', 0)} what one process finds decides {decision.words}, and the others would wait for it for ever",
-                "decide by something that is the same in all processes",
-            )
-
-
-def _untrained(facts: Facts, wrap: Replication) -> Obstacle | None:
-    trained = {
-        held
-        for loop in facts.shares.loops
-        for call in loop.nodes()
-        if call in facts.replicas.forwards
-        for held in facts.replicas.held_by(call.func) or ()
-    }
-    if wrap in trained or (facts.shares.loops and not trained):
-        return None
-    if facts.loops.training or any(True for _ in facts.calls.methods("backward")) or _leaves(facts, wrap):
-        words = "the loop that trains this network is not in this file, or cannot be followed"
-        return Obstacle("loop-elsewhere", words, "keep network, loader and loop in one file")
-    return Obstacle("inference-only", "the network is not trained here", "run it on one GPU, or start one process per part of the data")
-
-
-def _leaves(facts: Facts, wrap: Replication) -> bool:
-    """Whether a network leaves the file: returned, kept in an object, or given to a function that is not of this file."""
-    statement = facts.tree.statement(wrap.call)
-    return isinstance(statement, ast.Return) or (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute))
-
-
-def _inputs(facts: Facts) -> Iterator[Obstacle]:
-    for call, part in facts.shares.unmoved():
-        if _sibling(facts, part) is None:
-            yield Obstacle(
-                "inputs-not-moved",
-                f"line {call.lineno} leaves it to DataParallel to move {facts.source.segment(part)} to a GPU",
-                "move the batch to the device in the loop",
-            )
-
-
-def _sibling(facts: Facts, part: ast.expr) -> ast.Call | None:
-    """A move to the device of another part of the same batch."""
-    function = facts.tree.function(part)
-    for call in facts.calls.methods("cuda", "to"):
-        transfer = facts.devices.transfer(call)
-        if transfer is not None and facts.tree.function(call) is function:
-            if facts.loaders.batch_source(transfer.source) == facts.loaders.batch_source(part) is not None:
-                return call
-    return None
-
-
-def _waits(facts: Facts) -> list[ast.AST]:
-    """Where processes will wait for one another beside the network's own runs."""
-    parted = [loader.call for loader in facts.shares.loaders if facts.shares.inline(loader) is not None]
-    late = [call for call in _loads(facts) if replication.is_late_load(facts, call)]
-    return [*(first for first, _ in facts.reports.preparations), *parted, *late]
-
-
-def _loads(facts: Facts) -> list[ast.Call]:
-    return [call for call in facts.calls.to("torch.load") if facts.effects.in_main_line(call)]
 
 
 # What changes ---------------------------------------------------------------------------------------------------------
@@ -400,24 +293,16 @@ class _Conversion:
 
     def _devices(self) -> Iterator[Edit]:
         for number in self._facts.placement.numbers:
-            call, node = number.call, number.node
-            if (
-                call is None
-                or node is (call.args[0] if call.args else None)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr != "cuda"
-            ):
-                yield Replace(node, self._quoted("cuda"))
+            if number.call is None:
+                yield Replace(number.node, self._quoted("cuda"))
             else:
-                position = next((index for index, item in enumerate(call.args) if item is node), None)
-                named = next((item.arg for item in call.keywords if item.value is node and item.arg), "device")
-                yield RemoveArgument(call, named if position is None else position)
+                yield RemoveArgument(number.call, number.argument)
         for call in self._facts.placement.selections:
             statement = self._facts.tree.statement(call)
             if self._facts.script.is_started_by_guard(call) and isinstance(statement, ast.Expr):
                 yield Wrap(statement, statement, f"if {self._call('process_count')}() == 1:")
         for _, part in self._facts.shares.unmoved():
-            sibling = _sibling(self._facts, part)
+            sibling = self._facts.distribution.mover(part)
             assert sibling is not None
             yield Replace(part, f"$part{self._behind(sibling)}", {"part": part})
 
@@ -439,10 +324,8 @@ class _Conversion:
             yield Replace(size, f"{self._call('batch_share')}($size)", {"size": size})
             if _is_shuffled(loader):
                 assert shuffle is not None
-                alone = is_constant(shuffle, True)
-                yield Replace(
-                    shuffle, f"{sampler} is None" if alone else f"$shuffle and {sampler} is None", {} if alone else {"shuffle": shuffle}
-                )
+                condition = "" if is_constant(shuffle, True) else "$shuffle and "
+                yield Replace(shuffle, f"{condition}{sampler} is None", {"shuffle": shuffle} if condition else {})
             yield SetArgument(loader.call, "sampler", sampler)
         for loader in facts.loaders.all:
             workers = loader.argument("num_workers")
@@ -467,7 +350,7 @@ class _Conversion:
                 if named is None or not _is_shuffled(loader):
                     continue
                 written = self._facts.source.segment(named)
-                epoch = _epoch(self._facts, loop) or f"{written}.sampler.epoch + 1"
+                epoch = self._facts.distribution.epoch(loop) or f"{written}.sampler.epoch + 1"
                 code = f"if {self._call('process_count')}() > 1:\n    {written}.sampler.set_epoch({epoch})"
                 yield InsertBefore(loop.node, code)
 
@@ -479,19 +362,10 @@ class _Conversion:
     # What one process does for all ------------------------------------------------------------------------------
 
     def _decisions(self) -> Iterator[Edit]:
-        for decision in self._facts.lockstep.decisions(_waits(self._facts)):
-            assert decision.test is not None
-            yield Replace(decision.test, f"{self._call('from_main_process')}($test)", {"test": decision.test})
-        for call in self._facts.calls.methods("step"):
-            measured = argument(call, "metrics", 0)
-            source = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if (
-                measured is not None
-                and source is not None
-                and self._facts.optimizers.is_scheduler(source)
-                and self._facts.lockstep.differs(measured)
-            ):
-                yield Replace(measured, f"{self._call('from_main_process')}($metric)", {"metric": measured})
+        distribution = self._facts.distribution
+        tests = (decision.test for decision in distribution.decisions)
+        for found in (*(test for test in tests if test is not None), *distribution.measures):
+            yield Replace(found, f"{self._call('from_main_process')}($found)", {"found": found})
 
     def _reports(self) -> Iterator[Edit]:
         for first, last in self._facts.reports.runs:
@@ -512,14 +386,12 @@ class _Conversion:
             yield Wrap(first, last, f"with {self._call('main_process_first')}():")
 
     def _files(self) -> Iterator[Edit]:
-        for call in _loads(self._facts):
+        for call in self._facts.distribution.loads:
             if argument(call, "map_location", 1) is None:
                 yield SetArgument(call, "map_location", self._quoted("cpu"))
-            if replication.is_late_load(self._facts, call):
-                wait = (
-                    f"if {self._call('process_count')}() > 1:\n    {self._torch}.distributed.barrier()  # the main process has saved by now"
-                )
-                yield InsertBefore(self._facts.tree.statement(call), wait)
+        for call in self._facts.distribution.late_loads:
+            wait = f"if {self._call('process_count')}() > 1:\n    {self._torch}.distributed.barrier()  # the main process has saved by now"
+            yield InsertBefore(self._facts.tree.statement(call), wait)
 
     # The helpers ----------------------------------------------------------------------------------------------
 
@@ -560,36 +432,6 @@ class _Conversion:
 def _is_shuffled(loader: Loader) -> bool:
     shuffle = loader.argument("shuffle")
     return not (shuffle is None or is_constant(shuffle, False) or is_constant(shuffle, None))
-
-
-def _epoch(facts: Facts, loop: Loop) -> str | None:
-    """The name, in a loop's function, of the number of the epoch: the variable of a loop around it, or a parameter given one."""
-    for outer in facts.tree.ancestors(loop.node):
-        if isinstance(outer, ast.For) and facts.tree.function(outer) is facts.tree.function(loop.node):
-            return outer.target.id if isinstance(outer.target, ast.Name) and _counts(facts, outer.iter) else None
-    function = loop.function
-    calls = facts.callers(function) if function is not None else None
-    if function is None or not calls:
-        return None
-    bound = facts.tree.class_of(function) is not None
-    for parameter in function.args.args[bound:]:
-        given = [passed(call, function, parameter, bound) for call in calls]
-        if all(isinstance(item, ast.Name) and _is_counter(facts, item) for item in given):
-            return parameter.arg
-    return None
-
-
-def _is_counter(facts: Facts, name: ast.Name) -> bool:
-    bindings = facts.flow.reaching(name)
-    return len(bindings) == 1 and isinstance(bindings[0].node, ast.For) and _counts(facts, bindings[0].node.iter)
-
-
-def _counts(facts: Facts, iterable: ast.expr) -> bool:
-    """Whether an iterable yields whole numbers: a range, also behind a progress bar."""
-    calls = [node for node in ast.walk(iterable) if isinstance(node, ast.Call)]
-    return bool(calls) and any(
-        facts.calls.meaning(call) in ("builtins.range", "tqdm.trange", "tqdm.auto.trange", "itertools.count") for call in calls
-    )
 
 
 TRANSFORM = Transform.from_module(

@@ -32,12 +32,20 @@ class Number:
     Args:
         index: the number.
         node: the string ``"cuda:0"``, or the number itself.
-        call: the ``.cuda(0)``, ``.to(0)`` or ``torch.device("cuda", 0)`` whose argument it is; None for a string.
+        call: the ``.cuda(0)`` or ``torch.device("cuda", 0)`` that means the process's own GPU without it; None where
+            ``"cuda"`` must take its place.
     """
 
     index: int
     node: ast.Constant
     call: ast.Call | None = None
+
+    @property
+    def argument(self) -> int | str:
+        """The position or the keyword at which the call is given it."""
+        assert self.call is not None
+        named = next((item.arg for item in self.call.keywords if item.value is self.node and item.arg), None)
+        return named if named is not None else self.call.args.index(self.node)
 
 
 class Placement:
@@ -53,11 +61,12 @@ class Placement:
         for call in self._facts.calls.methods("cuda", "to"):
             given = argument(call, "device", 0)
             if isinstance(given, ast.Constant) and type(given.value) is int:
-                found.append(Number(given.value, given, call))
+                found.append(Number(given.value, given, call if last_name(call.func) == "cuda" else None))
         for call in self._facts.calls.to("torch.device"):
-            given = argument(call, "index", 1) or argument(call, "type", 0)
-            if isinstance(given, ast.Constant) and type(given.value) is int:
-                found.append(Number(given.value, given, call))
+            index, only = argument(call, "index", 1), argument(call, "device", 0)
+            for given, dropped in ((index, call), (only, None)):
+                if isinstance(given, ast.Constant) and type(given.value) is int:
+                    found.append(Number(given.value, given, dropped))
         return tuple(sorted(found, key=lambda number: (number.node.lineno, number.node.col_offset)))
 
     def _strings(self) -> Iterator[ast.Constant]:

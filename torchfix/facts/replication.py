@@ -275,17 +275,3 @@ def _prefixes(facts: Facts) -> Iterator[Obstacle]:
                 'write key.replace("module.", "", 1)',
             )
             return
-
-
-def is_late_load(facts: Facts, call: ast.Call) -> bool:
-    """Whether a ``torch.load`` may read what this very run has saved: it comes behind training, or between its epochs."""
-    tree = facts.tree
-    home = tree.function(call)
-    trains = [node for node in facts.lockstep.meetings if tree.function(node) is home]
-    if any(node.lineno < call.lineno for node in trains):
-        return True
-    around = [outer for outer in tree.ancestors(call) if isinstance(outer, (ast.For, ast.While))]
-    if any(tree.is_within(node, outer) for outer in around for node in trains):
-        return True
-    callers = facts.callers(home) if home is not None else None
-    return any(is_late_load(facts, caller) for caller in callers or () if tree.function(caller) is not home)

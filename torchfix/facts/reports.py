@@ -77,7 +77,7 @@ class Reports:
             block = roots.pop(0)
             yield block
             for statement in block:
-                if self._facts.effects.only_reports(statement) or isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+                if self._is_report(statement) or isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
                     continue
                 roots += [inner for name in _BLOCKS if (inner := getattr(statement, name, None))]
                 roots += [item.body for name in ("handlers", "cases") for item in getattr(statement, name, ())]
@@ -90,7 +90,8 @@ class Reports:
         owner, block, index = self._facts.tree.place(statement)
         beside = [item for item in (*block[max(index - 1, 0) : index], *block[index + 1 : index + 2]) if item is not statement]
         shared = any(item.end_lineno == statement.lineno or item.lineno == statement.end_lineno for item in beside)
-        return not shared and getattr(owner, "lineno", 0) != statement.lineno
+        follows_if = isinstance(owner, ast.If) and block is owner.orelse and statement.col_offset == owner.col_offset  # an elif
+        return not shared and not follows_if and getattr(owner, "lineno", 0) != statement.lineno
 
     def _prepares(self, statement: ast.stmt) -> bool:
         if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)) or self._is_parted(statement):

@@ -67,6 +67,7 @@ def fix(path: str, data: bytes, project: Project, selected: Sequence[Selected], 
         selected: the transforms of this run.
         settings: what the run allows.
     """
+    project.forget()
     work = _Work(path, data, project, selected, settings)
     try:
         return work.result()

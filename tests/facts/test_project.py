@@ -51,6 +51,18 @@ def test_broken_file_is_unknown() -> None:
     assert Project.of_texts({"bad.py": "def ("}).module("bad", "train.py") is None
 
 
+def test_a_big_project_is_let_go_between_files() -> None:
+    """What was read of a project is forgotten once it is much, and read again when it is asked for."""
+    big = "x = 1\n" * 300_000
+    project = Project.of_texts({"a.py": big, "b.py": big, "c.py": "y = 2"})
+    first = project.file("a.py")
+    project.forget()
+    assert project.file("a.py") is first
+    assert project.file("b.py") is not None
+    project.forget()
+    assert project.file("a.py") is not first
+
+
 def test_project_crosses_processes() -> None:
     """A project pickles, without what it has parsed."""
     project = Project.of_texts({"a.py": "x = 1"})

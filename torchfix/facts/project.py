@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Version = tuple[int, int]
 
+_MOST_TEXT = 3_000_000  # characters of source whose trees are held; a tree takes some hundred times its text
+
 
 def _nothing(path: str) -> bytes | None:
     return None
@@ -83,6 +85,11 @@ class Project:
         except ValueError:
             return path.replace(os.sep, "/")
         return inside.replace(os.sep, "/")
+
+    def forget(self) -> None:
+        """Let go of what was read, once it is much; to be called between two files, so that a big project fits in memory."""
+        if sum(len(source.text) for source in self._sources.values() if source is not None) > _MOST_TEXT:
+            self._facts, self._sources, self._trees = {}, {}, {}
 
     def facts(self, source: SourceFile) -> Facts:
         """The facts of a file as the other files of the project see it, so that both speak of the same nodes.

@@ -112,7 +112,8 @@ def test_inserted_statements_and_headers_are_formatted() -> None:
     ("line", "style", "width"),
     [
         pytest.param("y", Style(), 88, id="short lines"),
-        pytest.param("y  = " + "b" * 95, Style(), 100, id="the longest line"),
+        pytest.param("y  = " + "b" * 85, Style(), 100, id="a line beyond Black's width"),
+        pytest.param("y  = " + "b" * 97, Style(), 120, id="a line beyond the next usual width"),
         pytest.param("y  = " + "b" * 195, Style(), 120, id="too long a line"),
         pytest.param("# " + "b" * 95, Style(), 88, id="a long comment"),
         pytest.param("y  = " + "b" * 95, Style(configured=True), 88, id="Black's own table without a width"),
@@ -120,7 +121,7 @@ def test_inserted_statements_and_headers_are_formatted() -> None:
     ],
 )
 def test_width_is_the_target_s(line: str, style: Style, width: int) -> None:
-    """Lines may become as long as the target says; where it says nothing, as long as its longest, between 88 and 120."""
+    """Lines may become as long as the target says; where it says nothing, as the usual width that its lines keep to."""
     fits, over = (with_argument(f"{line}\nz  = 1\nx = f(b)\n", style=style, value="c" * (length - 12)) for length in (width, width + 1))
     assert len(fits.splitlines()[-1]) == width
     assert over.splitlines()[-1] == ")"

@@ -26,7 +26,7 @@ _OFF = re.compile(r"\s*#\s*(fmt:\s*off|yapf:\s*disable)\b")
 _ON = re.compile(r"\s*#\s*(fmt:\s*on|yapf:\s*enable)\b")
 _LEFT_ALONE = re.compile(r"#\s*(type:|fmt:\s*skip|fmt:\s*off|yapf:\s*disable)")
 _WIDTH = 88
-_WIDEST = 120
+_USUAL_WIDTHS = (_WIDTH, 100, 120)
 _STEP = "    "
 
 
@@ -170,7 +170,7 @@ def _width(author: SourceFile, style: Style) -> int:
     if style.line_length is not None or style.configured:
         return style.line_length or _WIDTH
     longest = max((len(line.rstrip()) for line in author.lines if not line.lstrip().startswith("#")), default=0)
-    return min(max(longest, _WIDTH), _WIDEST)
+    return next((width for width in _USUAL_WIDTHS if longest <= width), _USUAL_WIDTHS[-1])
 
 
 def _has_lines(layout: Layout, statement: ast.stmt) -> bool:

@@ -104,9 +104,11 @@ def check(path: str, data: bytes, format: str) -> None:
         assert result.after == data
         return
     assert compiles(result.after) or not compiles(data), path
-    again = fixed(path, result.after, format=format)
-    assert [note for note in again.notes if note.outcome == "fixed"] == [], path
-    assert again.after == result.after, path
+    joined = any(note.reason is not None and note.reason.code == "shared-line" for note in result.notes)
+    if format != "file" or not joined:  # Black puts joined statements on lines of their own, where they can be changed
+        again = fixed(path, result.after, format=format)
+        assert [note for note in again.notes if note.outcome == "fixed"] == [], path
+        assert again.after == result.after, path
 
 
 def corpus() -> list[Path]:

@@ -118,7 +118,6 @@ def test_edits_that_say_the_same_are_made_once() -> None:
     [
         pytest.param("b; a()", "a", id="behind a semicolon"),
         pytest.param("a(); b", "a", id="before a semicolon"),
-        pytest.param("a();", "a", id="with a semicolon"),
         pytest.param("if x: a()", "a", id="suite of one line"),
         pytest.param("class A: a()", "a", id="class of one line"),
         pytest.param("b; \\\na()", "a", id="continued line"),

@@ -15,7 +15,7 @@ from torchfix.source import SourceFile
 
 _LINE_END = re.compile(r"\r\n?")
 _COMMENT_LINE = re.compile(r"[ \t\f]*#")
-_REST_OF_LINE = re.compile(r"[ \t\f]*(#.*)?$")
+_REST_OF_LINE = re.compile(r"[ \t\f]*;?[ \t\f]*(#.*)?$")
 _DIVIDER = re.compile(r"[ \t]*#\s*(%%|fmt:|yapf:|isort:|torchfix:\s*ignore-file)")
 
 Compound = (

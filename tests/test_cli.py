@@ -147,7 +147,7 @@ def test_what_must_be_read_before_merging_stands_beside_the_patch(torchfix: Comm
     """The patch cannot say it, so standard error does; the plain run says it under the finding."""
     train.write_text("Toy(wild)\n")
 
-    assert "train.py:1 toy-size: feed the toy before use\n" in torchfix("--diff").error
+    assert "toy-size: feed the toy before use (train.py:1)\n" in torchfix("--diff").error
     assert torchfix().text.endswith("    note: feed the toy before use\n")
 
 

@@ -133,9 +133,9 @@ def test_only_the_report_and_the_command_line_print(path: Path) -> None:
 
 
 @each_own_file
-def test_only_apply_uses_libcst(path: Path) -> None:
-    """One module turns edits into text."""
-    if name_of(path) == "torchfix.apply":
+def test_only_segments_use_libcst(path: Path) -> None:
+    """One module hands pieces of text to LibCST, where edits are applied."""
+    if name_of(path) == "torchfix.segments":
         return
     assert [node.lineno for name, node in imports(tree_of(path)) if name.split(".")[0] == "libcst"] == []
 

@@ -183,6 +183,13 @@ def test_details_are_clean_files_and_unused_suppressions() -> None:
     assert list(summary.details(results)) == ["a.py: clean", "b.py:4: unused suppression: ignore[amp-loop]"]
 
 
+def test_what_to_read_before_merging_is_said_once() -> None:
+    """A sentence that holds for many places stands once, with the first of them; held findings have none to say."""
+    results = [Result(f"{name}.py", Outcome.CHANGED, b"", b"x", (FIXED, HELD)) for name in "abcde"]
+
+    assert list(summary.before_merging(results)) == ["loader-workers: start it under a main guard (a.py:47, b.py:47, c.py:47 and 2 more)"]
+
+
 def test_statistics_are_a_table() -> None:
     """Each rule with a finding has a row, each outcome a column."""
     assert list(summary.statistics([Result("a.py", Outcome.CHANGED, b"", b"x", (FIXED, HELD, RISKY, QUIET))])) == [

@@ -93,6 +93,15 @@ def test_uncommitted_files_stop_everything(folder: Path, git: Callable[..., str]
     assert (folder / "a.py").read_bytes() == b"old\n"
 
 
+def test_a_crowd_of_uncommitted_files_is_shortened(folder: Path, git: Callable[..., str]) -> None:
+    """Twenty names are enough to see what is meant."""
+    results = [changed(folder, f"file{number:02}.py") for number in range(25)]
+    git("init", "-q")
+
+    with pytest.raises(UsageError, match=r"file19.py\n  and 5 more$"):
+        write_all(results, real(folder, *results), allow_dirty=False)
+
+
 def test_uncommitted_files_that_were_allowed_get_a_patch(folder: Path, git: Callable[..., str]) -> None:
     """``--allow-dirty`` writes, and what git could not give back can be had from a patch."""
     first, second = changed(folder, "a.py"), changed(folder, "b.py")

@@ -13,6 +13,9 @@ from torchfix.patch import unified
 from torchfix.result import Outcome, Result
 from torchfix.usage import UsageError
 
+_NAMED = 20
+"""How many uncommitted files are named."""
+
 
 @dataclass(frozen=True)
 class Undo:
@@ -72,8 +75,10 @@ def _lost_to_git(paths: Sequence[str], allow_dirty: bool) -> frozenset[str]:
             return frozenset(paths)
         raise UsageError(f"{error}; nothing was written; --allow-dirty writes without asking git") from error
     if custody.uncommitted and not allow_dirty:
-        names = "".join(f"\n  {files.shown(path)}" for path in custody.uncommitted)
-        raise UsageError(f"nothing was written, for these files have uncommitted changes; commit them or add --allow-dirty:{names}")
+        names = [f"\n  {files.shown(path)}" for path in custody.uncommitted]
+        more = f"\n  and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        words = "nothing was written, for these files have uncommitted changes; commit them or add --allow-dirty:"
+        raise UsageError(words + "".join(names[:_NAMED]) + more)
     return frozenset((*custody.uncommitted, *custody.outside))
 
 

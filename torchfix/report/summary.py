@@ -17,6 +17,10 @@ from torchfix.run import NEWEST_TORCH, Mode, Run
 from torchfix.transform import Risk
 
 
+_NAMED = 3
+"""How many places of one sentence are named."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """Files by outcome, findings by outcome."""
@@ -61,11 +65,21 @@ def details(results: Iterable[Result]) -> Iterator[str]:
 
 
 def before_merging(results: Iterable[Result]) -> Iterator[str]:
-    """What a user must read before merging a patch that carries no such words itself."""
+    """What a user must read before merging a patch that carries no such words itself: each sentence once, with its places."""
+    places: dict[tuple[str, str], list[str]] = {}
     for result in results:
         for note in result.notes:
             if note.outcome == "fixed":
-                yield from (f"{printable(result.path)}:{note.line} {note.rule}: {printable(words)}" for words in note.notes)
+                for words in note.notes:
+                    places.setdefault((note.rule, words), []).append(f"{result.path}:{note.line}")
+    for (rule, words), named in places.items():
+        yield f"{rule}: {printable(words)} ({printable(_shortened(named))})"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """The first few of some names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def out_of_reach(results: Iterable[Result]) -> Iterator[str]:

@@ -156,9 +156,10 @@ def test_only_the_engine_catches_broadly(path: Path) -> None:
 @each_own_file
 def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
     """What costs more than a bare start of Python is loaded only when it is needed."""
-    allowed = ("typer",) if name_of(path) == "torchfix.cli" else ()
+    allowed = {"torchfix.cli": "typer", "torchfix.segments": "libcst"}.get(name_of(path))
     found = {name for name, _ in imports(at_import(tree_of(path)))}
-    assert [name for name in found if name in HEAVY and name not in allowed] == []
+    assert [name for name in found if name in HEAVY and name != allowed] == []
+    assert name_of(path) == "torchfix.segments" or "torchfix.segments" not in found
 
 
 def test_the_version_is_told_before_anything_is_loaded() -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
 
 from torchfix import trees
 from torchfix.draft import Draft
@@ -32,17 +31,10 @@ from torchfix.edits import (
 from torchfix.layout import Compound, Layout, string_lines
 from torchfix.source import SourceFile
 
-if TYPE_CHECKING:
-    import libcst as cst
-
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _WRAPPED = "__wrapped__"
 _PRAGMA = re.compile(r"#\s*(noqa|type:|pylint:|pyright:|mypy:|ruff:|isort:|fmt:|yapf:|torchfix:|pragma:|nosec|nolint)")
 _HOLE = re.compile(r"__hole_(\w+?)__")
-
-
-class UnfaithfulError(Exception):
-    """LibCST did not give back the text that it was given, so it cannot be trusted with it."""
 
 
 def apply(source: SourceFile, edits: Sequence[PlacedEdit]) -> Draft:
@@ -53,7 +45,7 @@ def apply(source: SourceFile, edits: Sequence[PlacedEdit]) -> Draft:
         edits: what a plan accepted, in its order, imports already placed.
 
     Raises:
-        UnfaithfulError: LibCST does not reproduce a segment.
+        torchfix.segments.UnfaithfulError: LibCST does not reproduce a segment.
     """
     return _Writer(source, edits).module()
 
@@ -119,9 +111,14 @@ class _Writer:
         for edit in edits:
             if isinstance(edit, Replace):
                 return self._fitted(node, self._filled(edit, edit.code.replace("\n", self._source.newline)))
+        from torchfix import segments  # LibCST is slow to import
+
         draft = self._inner(node)
-        for change in _argument_changes(edits):
-            draft = draft.rewritten(_changed_call(draft.text, change))
+        for argument in _removed(edits):
+            draft = draft.rewritten(segments.remove_argument(draft.text, argument))
+        for edit in edits:
+            if isinstance(edit, SetArgument):
+                draft = draft.rewritten(segments.set_argument(draft.text, edit.name, edit.value))
         return draft
 
     def _inner(self, node: ast.expr) -> Draft:
@@ -203,7 +200,10 @@ class _Writer:
 
     def _lines(self, code: str, beside: ast.stmt) -> Draft:
         """New statements as whole lines at the margin of another."""
-        return _indented(Draft.new(_laid_out(code, self._source)), "", self._source.margin(beside))
+        from torchfix import segments  # LibCST is slow to import
+
+        laid = segments.lay_out(code, self._source.indent, self._source.newline)
+        return _indented(Draft.new(laid), "", self._source.margin(beside))
 
     def _behind(self, end: int, lines: Draft) -> Draft:
         """Lines as they follow the old line that ends at an offset: one without a line end takes theirs."""
@@ -227,11 +227,13 @@ class _Writer:
         sites = self._below(statement)
         parameters = [edit.parameter for edit in edits if isinstance(edit, AddParameter)]
         if parameters:
+            from torchfix import segments  # LibCST is slow to import
+
             start, end = self._layout.header(statement)
             inside = [site for site in sites if start <= site.start < end]
             draft = self._woven(start, end, inside)
             for parameter in parameters:
-                draft = draft.rewritten(_changed_header(draft.text, parameter))
+                draft = draft.rewritten(segments.add_parameter(draft.text, parameter))
             sites = sorted([*(site for site in sites if site not in inside), _Site(start, end, draft)], key=lambda site: site.start)
         return sites
 
@@ -272,6 +274,13 @@ class _Writer:
         return not stays and not filled and statement is block[0]
 
 
+def _removed(edits: Sequence[PlacedEdit]) -> list[str | int]:
+    """The arguments that leave a call, positional ones from the last to the first, so that positions hold."""
+    removed = {edit.argument for edit in edits if isinstance(edit, RemoveArgument)}
+    positional = sorted((argument for argument in removed if isinstance(argument, int)), reverse=True)
+    return [*positional, *sorted(argument for argument in removed if isinstance(argument, str))]
+
+
 def _reads_as(text: str, wanted: ast.expr | ast.Module) -> bool:
     """Whether text, on lines as they are, is read as a tree."""
     try:
@@ -309,262 +318,3 @@ def _lines_of(text: str) -> list[str]:
     """The lines with their ends, cut where Python cuts them."""
     ends = [0, *(found.end() for found in _LINE_END.finditer(text))]
     return [text[low:high] for low, high in zip(ends, [*ends[1:], len(text)]) if low < high]
-
-
-# What is done with LibCST. It is imported here, where something is really edited, since its import is slow.
-
-
-def _laid_out(code: str, source: SourceFile) -> str:
-    """Statements at the left margin as the file would write them: its step of indentation, its line ends."""
-    import libcst as cst
-
-    module = cst.parse_module(code.rstrip() + "\n")
-    return module.with_changes(default_indent=source.indent, default_newline="\n").code.replace("\n", source.newline)
-
-
-def _node(text: str) -> cst.BaseExpression:
-    import libcst as cst
-
-    return cst.parse_expression(text if "\n" not in text else f"({text})")
-
-
-ArgumentChange = Callable[["cst.Call"], "cst.Call"]
-
-
-def _argument_changes(edits: Sequence[PlacedEdit]) -> list[ArgumentChange]:
-    """The changes of one call's arguments: positional ones leave from the last to the first, so that indexes hold."""
-    removed = [edit.argument for edit in edits if isinstance(edit, RemoveArgument)]
-    positional = sorted({argument for argument in removed if isinstance(argument, int)}, reverse=True)
-    named = sorted({argument for argument in removed if isinstance(argument, str)})
-    changes: list[ArgumentChange] = [_RemoveArgument(argument) for argument in positional]
-    changes += [_RemoveArgument(argument) for argument in named]
-    return changes + [_SetArgument(edit.name, edit.value) for edit in edits if isinstance(edit, SetArgument)]
-
-
-def _changed_call(text: str, change: ArgumentChange) -> str:
-    """The text of a call after a change of its arguments."""
-    import libcst as cst
-
-    def changed(node: cst.BaseExpression) -> cst.Call:
-        return change(cst.ensure_type(node, cst.Call))
-
-    return _through_libcst(f"({text})", cst.parse_expression, changed)[1:-1]
-
-
-def _changed_header(text: str, parameter: str) -> str:
-    """The text of a function's header, up to its colon, with one more parameter."""
-    import libcst as cst
-
-    def parse(text: str) -> cst.BaseStatement:
-        statement = cst.parse_statement(text)
-        assert isinstance(statement, cst.BaseStatement)
-        return statement
-
-    new = cst.ensure_type(parse(f"def f({parameter}): pass"), cst.FunctionDef).params.params[0]
-
-    def changed(node: cst.BaseStatement) -> cst.FunctionDef:
-        return _with_parameter(cst.ensure_type(node, cst.FunctionDef), new)
-
-    whole = _through_libcst(f"{text} pass\n", parse, changed)
-    return whole[: whole.rindex(" pass")]
-
-
-N = TypeVar("N", bound="cst.CSTNode")
-
-
-def _through_libcst(text: str, parse: Callable[[str], N], change: Callable[[N], cst.CSTNode]) -> str:
-    """Text parsed, changed and written again.
-
-    Raises:
-        UnfaithfulError: the unchanged tree would not have been written as it was read.
-    """
-    import libcst as cst
-
-    newline = _LINE_END.search(text)
-    module = cst.Module([], default_newline=newline[0] if newline else "\n")
-    node = parse(text)
-    if module.code_for_node(node) != text:
-        raise UnfaithfulError(f"LibCST does not reproduce {text!r}")
-    return module.code_for_node(change(node))
-
-
-@dataclass(frozen=True)
-class _RemoveArgument:
-    """Take an argument away; its comment stays, on a line of its own."""
-
-    argument: str | int
-
-    def __call__(self, call: cst.Call) -> cst.Call:
-        import libcst as cst
-
-        args = list(call.args)
-        positional = [index for index, arg in enumerate(args) if arg.keyword is None and arg.star != "**"]
-        if isinstance(self.argument, int):
-            index = positional[self.argument]
-        else:
-            index = next(index for index, arg in enumerate(args) if arg.keyword is not None and arg.keyword.value == self.argument)
-        gone = args.pop(index)
-        last = index == len(args)
-        comma = gone.comma if isinstance(gone.comma, cst.Comma) else None
-        behind = comma.whitespace_after if comma else gone.whitespace_after_arg
-        if index == 0:
-            return call.with_changes(args=args, whitespace_before_args=_merged(call.whitespace_before_args, behind, closing=last))
-        previous = args[index - 1]
-        between = cst.ensure_type(previous.comma, cst.Comma)
-        gap = _merged(between.whitespace_after, behind, closing=last)
-        if last and comma is None:
-            previous = previous.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=gap)
-        else:
-            previous = previous.with_changes(comma=between.with_changes(whitespace_after=gap))
-        args[index - 1] = previous
-        return call.with_changes(args=args)
-
-
-@dataclass(frozen=True)
-class _SetArgument:
-    """Give a keyword argument, in the manner of the call's other arguments."""
-
-    name: str
-    value: str
-
-    def __call__(self, call: cst.Call) -> cst.Call:
-        import libcst as cst
-
-        args = list(call.args)
-        for index, arg in enumerate(args):
-            if arg.keyword is not None and arg.keyword.value == self.name:
-                args[index] = arg.with_changes(value=_node(self.value))
-                return call.with_changes(args=args)
-        if len(args) == 1 and isinstance(args[0].value, cst.GeneratorExp) and not args[0].value.lpar:
-            args[0] = args[0].with_changes(value=args[0].value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]))
-        end = len(args)
-        while end and args[end - 1].star == "**":
-            end -= 1
-        new = cst.Arg(_node(self.value), cst.Name(self.name), equal=_equal_sign(args))
-        if not args and isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
-            opening = call.whitespace_before_args
-            deeper = cst.SimpleWhitespace(opening.last_line.value + "    ")
-            new = new.with_changes(whitespace_after_arg=_bare(opening))
-            return call.with_changes(args=[new], whitespace_before_args=opening.with_changes(last_line=deeper))
-        joined = _appended(args[:end], new, call.whitespace_before_args, "whitespace_after_arg", followed=end < len(args))
-        return call.with_changes(args=[*joined, *args[end:]])
-
-
-def _equal_sign(args: Sequence[cst.Arg]) -> cst.AssignEqual:
-    """The equal sign that a call's keywords have: spaces on both sides only where all others have them."""
-    import libcst as cst
-
-    signs = [arg.equal for arg in args if isinstance(arg.equal, cst.AssignEqual)]
-    spaced = bool(signs) and all(_width(sign.whitespace_before) and _width(sign.whitespace_after) for sign in signs)
-    space = cst.SimpleWhitespace(" " if spaced else "")
-    return cst.AssignEqual(space, space)
-
-
-def _width(space: cst.BaseParenthesizableWhitespace) -> int:
-    import libcst as cst
-
-    return len(space.value) if isinstance(space, cst.SimpleWhitespace) else 0
-
-
-def _with_parameter(function: cst.FunctionDef, new: cst.Param) -> cst.FunctionDef:
-    """A function with one more parameter behind the last that may be passed by position."""
-    import libcst as cst
-
-    params = function.params
-    followed = isinstance(params.star_arg, (cst.Param, cst.ParamStar)) or params.star_kwarg is not None
-    opening = function.whitespace_before_params
-    slash = params.posonly_ind
-    if not params.params and isinstance(slash, cst.ParamSlash):
-        # behind "/" only a comma is missing; the parameter takes the place that the next one would have had
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        new = new.with_changes(comma=comma if followed else cst.MaybeSentinel.DEFAULT)
-        return function.with_changes(params=params.with_changes(params=[new], posonly_ind=slash.with_changes(comma=comma)))
-    joined = _appended(params.params, new, opening, "whitespace_after_param", followed)
-    return function.with_changes(params=params.with_changes(params=joined))
-
-
-Item = TypeVar("Item", "cst.Arg", "cst.Param")
-
-
-def _appended(items: Sequence[Item], new: Item, opening: cst.BaseParenthesizableWhitespace, gap: str, followed: bool) -> list[Item]:
-    """Arguments or parameters with one more behind them, which takes over their commas and line breaks but no comment.
-
-    Args:
-        items: those that it stands behind.
-        opening: the white space behind the opening bracket.
-        gap: the name of the field for the white space behind an item that has no comma.
-        followed: whether something stands behind it.
-    """
-    import libcst as cst
-
-    separator = _separator(items, opening, followed)
-    if not items:
-        comma = cst.Comma(whitespace_after=separator) if followed else cst.MaybeSentinel.DEFAULT
-        return [new.with_changes(comma=comma)]
-    *others, last = items
-    closing = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else getattr(last, gap)
-    before = _opened(closing, separator)
-    if isinstance(last.comma, cst.Comma):
-        last = last.with_changes(comma=last.comma.with_changes(whitespace_after=before))
-        return [*others, last, new.with_changes(comma=cst.Comma(whitespace_after=_bare(closing)))]
-    last = last.with_changes(**{"comma": cst.Comma(whitespace_after=before), gap: cst.SimpleWhitespace("")})
-    return [*others, last, new.with_changes(**{gap: _bare(closing)})]
-
-
-def _separator(
-    items: Sequence[cst.Arg] | Sequence[cst.Param], opening: cst.BaseParenthesizableWhitespace, followed: bool
-) -> cst.BaseParenthesizableWhitespace:
-    """The white space behind a comma between two items: a line break where there is one already, else as they have it."""
-    import libcst as cst
-
-    commas = [item.comma for item in (items if followed else items[:-1])]
-    gaps = [comma.whitespace_after for comma in commas if isinstance(comma, cst.Comma)]
-    breaks = [gap for gap in gaps if isinstance(gap, cst.ParenthesizedWhitespace)]
-    if breaks:
-        return _bare(breaks[-1])
-    if len(items) < 2 and isinstance(opening, cst.ParenthesizedWhitespace):
-        return _bare(opening)
-    return gaps[-1] if gaps else cst.SimpleWhitespace(" ")
-
-
-def _bare(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
-    """The same white space without comments and empty lines."""
-    import libcst as cst
-
-    if not isinstance(space, cst.ParenthesizedWhitespace):
-        return space
-    first = space.first_line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
-    return space.with_changes(first_line=first, empty_lines=[])
-
-
-def _opened(closing: cst.BaseParenthesizableWhitespace, separator: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
-    """White space that stood in front of a closing bracket, now in front of one more item; comments keep their lines."""
-    import libcst as cst
-
-    if not isinstance(closing, cst.ParenthesizedWhitespace) or not _comments(closing):
-        return separator
-    if isinstance(separator, cst.ParenthesizedWhitespace):
-        return closing.with_changes(last_line=separator.last_line)
-    return closing.with_changes(last_line=cst.SimpleWhitespace(closing.last_line.value + "    "))
-
-
-def _merged(
-    before: cst.BaseParenthesizableWhitespace, behind: cst.BaseParenthesizableWhitespace, closing: bool
-) -> cst.BaseParenthesizableWhitespace:
-    """The white space where an argument was, from that in front of it and that behind it; comments stay."""
-    import libcst as cst
-
-    if isinstance(behind, cst.ParenthesizedWhitespace) and _comments(behind):
-        if not isinstance(before, cst.ParenthesizedWhitespace):
-            return behind
-        comment = behind.first_line.comment
-        own = [cst.EmptyLine(whitespace=before.last_line, comment=comment)] if comment else []
-        return before.with_changes(empty_lines=[*before.empty_lines, *own, *behind.empty_lines], last_line=behind.last_line)
-    if isinstance(before, cst.ParenthesizedWhitespace) and _comments(before):
-        last = behind.last_line if isinstance(behind, cst.ParenthesizedWhitespace) else before.last_line
-        return before.with_changes(last_line=last)
-    return behind if closing else before
-
-
-def _comments(space: cst.ParenthesizedWhitespace) -> bool:
-    return space.first_line.comment is not None or any(line.comment is not None for line in space.empty_lines)

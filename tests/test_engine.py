@@ -219,6 +219,22 @@ def test_held_findings_of_the_last_round_stand_in_the_author_s_lines() -> None:
     assert notes(result) == [("loop", "1:0-1:11", "fixed"), ("held", "2:4-2:8", "no-h")]
 
 
+def test_place_that_a_later_round_goes_over_again_is_told_once() -> None:
+    """What a rule changes twice is one finding for the user, with the effects of both."""
+
+    def find(facts: Facts) -> Iterator[Finding]:
+        for call in calls(facts, "f"):
+            size = len(call.keywords)
+            if size < 2:
+                effects = frozenset({Effect.RNG if size else Effect.MEMORY})
+                yield Finding(call, f"round {size}", (SetArgument(call, f"k{size}", "1"),), effects, notes=(f"note {size}",))
+
+    result = fix("a.py", b"x = f()\n", Project.empty(), [Selected(transform(find))], EngineSettings(format="off"))
+    (note,) = result.notes
+    assert result.after == b"x = f(k0=1, k1=1)\n"
+    assert (note.message, note.risk, note.effects, note.notes) == ("round 0", "behavior", ("rng", "memory"), ("note 0", "note 1"))
+
+
 def test_findings_in_conflict_are_settled_in_the_next_round() -> None:
     """Of two changes of one place the second is tried on the new text."""
 

@@ -68,6 +68,23 @@ def test_torch_goes_behind_torch(before: str, after: str) -> None:
     assert edited(source, [AddImport("torch.distributed")]) == after.replace("NEW", "import torch.distributed")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("from torch.nn import Module\n", "from torch.nn import Module, Linear\n", id="one name"),
+        pytest.param("from torch.nn import Module  # base\n", "from torch.nn import Module, Linear  # base\n", id="with a comment"),
+        pytest.param("from torch.nn import Module as M\n", "from torch.nn import Module as M, Linear\n", id="under another name"),
+        pytest.param("from torch.nn import (\n    Module,\n)\n", "from torch.nn import (\n    Module,\n)\nfrom torch.nn import Linear\n", id="in parentheses"),
+        pytest.param("from torch.nn import *\n", "from torch.nn import *\nfrom torch.nn import Linear\n", id="a star"),
+        pytest.param("from torch.nn import Module; x = 1\n", "from torch.nn import Linear\nfrom torch.nn import Module; x = 1\n", id="on a shared line"),
+        pytest.param(f"from torch.nn import {'M' * 70}\n", f"from torch.nn import {'M' * 70}\nfrom torch.nn import Linear\n", id="a long line"),
+    ],
+)
+def test_a_name_joins_the_import_of_its_module(before: str, after: str) -> None:
+    """A name is added to a plain one-line import of the same module, else it follows that import."""
+    assert edited(read(before), [AddImport("torch.nn", "Linear")]) == after
+
+
 def test_several_imports_come_in_one_order() -> None:
     """Modules come before names, each by the alphabet, in whatever order they are asked for."""
     source = read("import torch\n\nx = 1\n")

@@ -153,7 +153,7 @@ class _Work:
                 raise _Failure("not-quiet", words, "select the rules one at a time")
             fixed += [_note(finding, group, "fixed", version) for finding, group in self._grouped(look.plan.accepted)]
             version = self._changed(version, look.plan)
-        notes = tuple(sorted([*fixed, *look.notes], key=lambda note: (note.line, note.column, note.rule)))
+        notes = tuple(sorted([*_once(fixed), *look.notes], key=lambda note: (note.line, note.column, note.rule)))
         unused = tuple((comment.line, comment.words) for comment in suppressions(author) if comment.offset not in used)
         after = self._written(version) if fixed else self.data
         return Result(self.path, Outcome.CHANGED if after != self.data else Outcome.CLEAN, self.data, after, notes, None, unused)
@@ -242,6 +242,20 @@ class _Work:
 
 def _names(planned: Plan) -> str:
     return ", ".join(sorted({finding.transform for finding in planned.accepted}))
+
+
+def _once(fixed: Iterable[Note]) -> list[Note]:
+    """The fixed findings with each place of a rule told once, though a later round may have gone over it again."""
+    found: dict[tuple[object, ...], Note] = {}
+    for note in fixed:
+        key = (note.rule, note.line, note.column, note.end_line, note.end_column)
+        first = found.get(key)
+        if first is not None:
+            effects = tuple(effect.value for effect in Effect if effect.value in (*first.effects, *note.effects))
+            risk = Risk.of(frozenset(Effect(word) for word in effects)).word
+            note = replace(first, effects=effects, risk=risk, notes=tuple(dict.fromkeys((*first.notes, *note.notes))))
+        found[key] = note
+    return list(found.values())
 
 
 def _note(finding: Finding, group: str, outcome: str, version: _Version, held: Held | None = None) -> Note:

@@ -15,6 +15,7 @@ from torchfix.proof import intended
 from torchfix.source import SourceFile
 
 Import = (ast.Import, ast.ImportFrom)
+_WIDEST_LINE = 88  # of an import that a name joins
 _Name = tuple[str, str | None]
 """What an import brings: a module, and a name of it or None for the module itself."""
 
@@ -43,8 +44,31 @@ def _added(layout: Layout, others: Sequence[PlacedEdit], wanted: set[_Name], rem
     limit = _first_run(layout, others)
     gone = {edit.statement for edit in others if isinstance(edit, Remove)}
     brought = {name for statement in body[:limit] if statement not in gone for name in _brings(statement, removed)}
+    taken = {node for edit in others for node in places(edit)}
+    joined: dict[ast.ImportFrom, list[str]] = defaultdict(list)
     for module, name in sorted(wanted - brought, key=_order):
-        yield _placed(layout, body[:limit], module, _words(module, name))
+        host = _host(layout, [item for item in body[:limit] if item not in gone and item not in taken], module, removed) if name else None
+        if host is not None and name is not None:
+            joined[host].append(name)
+        else:
+            yield _placed(layout, body[:limit], module, _words(module, name))
+    for host, names in joined.items():
+        words = f"{layout.source.segment(host)}, {', '.join(names)}"
+        if len(words) <= _WIDEST_LINE:
+            yield Replace(host, words)
+        else:
+            yield from (_behind(layout, host, _words(host.module or "", name)) for name in names)
+
+
+def _host(layout: Layout, body: Sequence[ast.stmt], module: str, removed: set[ast.alias]) -> ast.ImportFrom | None:
+    """The plain import of other names of the same module that a name can join: one line of its own, nothing leaving it."""
+    for item in body:
+        if isinstance(item, ast.ImportFrom) and item.module == module and not item.level:
+            plain = "(" not in layout.source.segment(item) and item.lineno == item.end_lineno
+            names = {alias.name for alias in item.names}
+            if plain and "*" not in names and not removed.intersection(item.names) and layout.owns_lines(item):
+                return item
+    return None
 
 
 def _first_run(layout: Layout, others: Sequence[PlacedEdit]) -> int:

@@ -16,7 +16,6 @@ from torchfix.result import Note, Outcome, Result
 from torchfix.run import NEWEST_TORCH, Mode, Run
 from torchfix.transform import Risk
 
-
 _NAMED = 3
 """How many places of one sentence are named."""
 

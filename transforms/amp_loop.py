@@ -215,7 +215,7 @@ class _Rewrite:
             else:
                 yield Replace(item, "$half.float()", {"half": item})
         if not forward.inline:
-            yield Replace(update.loss, f"{self.scaler}.scale($loss)", {"loss": update.loss})
+            yield Replace(update.backward.func, f"{self.scaler}.scale($loss).backward", {"loss": update.loss})
             return
         name = facts.names.fresh("loss", "batch_loss")
         given = ", ".join(facts.source.segment(item) for item in (*update.backward.args, *update.backward.keywords))
@@ -240,7 +240,9 @@ class _Rewrite:
     def checkpoints(self) -> Iterator[Edit]:
         """The scaler's state beside the optimizer's, in dictionaries that are saved and loaded where it can be read."""
         states, variable, after = self.candidate.facts.states, self.candidate.companion.variable, self.candidate.companion.after
-        key = self.made.rpartition(".")[2]
+        key = self.candidate.facts.states.free_key("scaler", "grad_scaler", "amp_scaler")
+        if key is None:
+            return
         for saved in states.saved(variable, after):
             yield Replace(saved.dictionary, saved.with_entry(key, f"{self.made}.state_dict()"), saved.parts)
         for loaded in states.loaded(variable, after):

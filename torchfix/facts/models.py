@@ -245,6 +245,10 @@ def _names_weights(facts: Facts, node: ast.AST) -> bool:
     if meaning is None:
         return False
     layer = meaning.removeprefix("torch.nn.").removeprefix("parameter.")
+    outer = facts.tree.parent(node)
+    if isinstance(outer, ast.Call) and outer.func is node and not meaning.startswith(("torch.", "builtins.", ".")):
+        # a layer of another package, for all that is known
+        return meaning.rpartition(".")[2][:1].isupper() and facts.names.definition(node) is None
     return meaning.startswith(_LIBRARIES) or (meaning.startswith("torch.nn.") and layer.startswith(tuple(_WEIGHTED.split())))
 
 

@@ -79,6 +79,11 @@ class States:
                 if name is not None:
                     yield Loaded(statement, name)
 
+    def free_key(self, *candidates: str) -> str | None:
+        """The first of these words that the file does not use as a string, so that no entry of a dictionary has it already."""
+        words = {node.value for node in ast.walk(self._facts.source.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        return next((word for word in candidates if word not in words), None)
+
     def are_kept(self, variable: ast.Name | ast.Attribute) -> bool:
         """Whether a variable's state is saved or loaded anywhere."""
         return any(True for name in ("state_dict", "load_state_dict") for _ in self._calls(variable, name))

@@ -94,9 +94,8 @@ class Options:
 
 
 def find(facts: Facts, options: Options) -> Iterator[Finding]:
-    shares = facts.program.runs_process_per_device
     for loader in facts.loaders.all:
-        given = loader.argument("num_workers")
+        given, shares = loader.argument("num_workers"), facts.program.runs_process_per_device
         if loader.hides_arguments:
             continue
         if given is None or is_constant(given, 0):

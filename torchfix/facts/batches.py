@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import receiver
@@ -16,10 +17,8 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 # Methods whose result is the tensor itself, or one like it, in host memory.
-_ON_HOST = frozenset(
-    """view reshape squeeze unsqueeze permute transpose flatten contiguous detach clone pin_memory
-    float double half bfloat16 long int short byte bool""".split()
-)
+_ON_HOST = frozenset("""view reshape squeeze unsqueeze permute transpose flatten contiguous detach clone pin_memory
+    float double half bfloat16 long int short byte bool""".split())
 # Functions that make a tensor of values that are not tensors yet.
 _MAKING = ("torch.from_numpy", "torch.tensor", "torch.as_tensor")
 
@@ -93,6 +92,17 @@ class Batches:
         if transfer is not None:
             return transfer.device.only_cpu
         return last_name(call.func) in ("to", "type") and bool(call.args) and self._facts.kinds.is_dtype(call.args[0])
+
+    @cached_property
+    def copies(self) -> tuple[tuple[Transfer, Part], ...]:
+        """The calls of the file that surely copy parts of batches to devices, in text order."""
+        found = []
+        for call in self._facts.calls.methods("to", "cuda", "type"):
+            transfer = self._facts.devices.transfer(call)
+            part = self.on_host(transfer.source) if transfer is not None and not transfer.device.only_cpu else None
+            if transfer is not None and part is not None:
+                found.append((transfer, part))
+        return tuple(found)
 
     def copy(self, call: ast.Call) -> tuple[Transfer, Part] | None:
         """A call that copies a part of a batch from the host to a device.

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.calls import receiver
-from torchfix.facts.devices import Device, Transfer
+from torchfix.facts.devices import Transfer
 from torchfix.facts.instances import Origin
 from torchfix.facts.loaders import Loader
 from torchfix.facts.samples import instances_of
@@ -18,8 +17,6 @@ from torchfix.facts.tree import COMPREHENSIONS, LOOPS, LoopNode, last_name, walk
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-# Methods that give the tensor itself where it has the dtype already.
-_CASTS = ("float", "long", "double", "half", "int", "bfloat16")
 # What can be read of a loader without iterating it.
 _READ = ("dataset", "batch_size", "sampler", "batch_sampler", "num_workers", "drop_last", "collate_fn")
 
@@ -39,11 +36,10 @@ class Consumers:
                     yield facts, node
 
     def moves(self) -> Iterator[tuple[Facts, Transfer]]:
-        """The copies of batches, or of parts of them, to devices."""
+        """The copies of batches, or of parts of them as the loader made them, to devices."""
         for facts in self._files:
-            for call in facts.calls.methods("to", "cuda", "type"):
-                transfer = _by_type(facts, call) if last_name(call.func) == "type" else facts.devices.transfer(call)
-                if transfer is not None and self._loader in (facts.loaders.batch_source(_itself(facts, transfer.source)) or ()):
+            for transfer, part in facts.batches.copies:
+                if self._loader in part.loaders and not part.is_made:
                     yield facts, transfer
 
     def fresh_iterators(self) -> Iterator[tuple[Facts, ast.Call]]:
@@ -122,29 +118,3 @@ def _only_reads(facts: Facts, use: ast.expr) -> bool:
     if isinstance(parent, ast.Attribute):
         return parent.attr in _READ
     return isinstance(parent, ast.Call) and facts.calls.meaning(parent) == "builtins.len"
-
-
-def _itself(facts: Facts, source: ast.expr) -> ast.expr:
-    """The expression behind ``Variable(...)`` and casts that leave a tensor as it is."""
-    while isinstance(source, ast.Call):
-        inner = receiver(source)
-        if facts.calls.meaning(source) == "torch.autograd.Variable" and source.args:
-            source = source.args[0]
-        elif inner is not None and last_name(source.func) in _CASTS:
-            source = inner
-        else:
-            break
-    return source
-
-
-def _by_type(facts: Facts, call: ast.Call) -> Transfer | None:
-    """A copy by ``x.type(torch.cuda.FloatTensor)``, the type often chosen once for the whole script."""
-    source = receiver(call)
-    values = facts.values.of(call.args[0]) if len(call.args) == 1 else None
-    if source is None or not values:
-        return None
-    meanings = [value.facts.names.qualified(value.node) or "" for value in values if isinstance(value.node, ast.Attribute)]
-    if len(meanings) != len(values) or not all(meaning.startswith("torch.") and meaning.endswith("Tensor") for meaning in meanings):
-        return None
-    types = frozenset("cuda" if meaning.startswith("torch.cuda.") else "cpu" for meaning in meanings)
-    return Transfer(call, source, call.args[0], Device(types, None))

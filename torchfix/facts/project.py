@@ -10,6 +10,7 @@ import ast
 import contextlib
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ class Project:
         self._facts: dict[str, Facts | None] = {}
         self._sources: dict[str, SourceFile | None] = {}
         self._trees: dict[ast.Module, Tree] = {}
-        self._importers: dict[str, tuple[str, ...]] = {}
+        self._imported: dict[str, list[str]] = defaultdict(list)  # the files whose import statements hold a word
 
     @classmethod
     def empty(cls) -> Project:
@@ -103,7 +104,8 @@ class Project:
         if known is not None and known.source.text == source.text:
             return known
         around = Project(self.root, self.read, self.paths, self.torch, self.python, self.forks)
-        around._sources, around._trees = self._sources, self._trees  # read once, whatever is asked of them anew
+        # Read once, whatever is asked of them anew.
+        around._sources, around._trees, around._imported = self._sources, self._trees, self._imported
         facts = Facts(source, around)
         around._facts[path] = facts
         return facts
@@ -173,18 +175,22 @@ class Project:
 
     def importers(self, path: str) -> tuple[str, ...]:
         """The other Python files of the project in which an import names the file at ``path``, or one of the same name."""
-        if path not in self._importers:
-            self._importers[path] = tuple(self._find_importers(path))
-        return self._importers[path]
-
-    def _find_importers(self, path: str) -> Iterator[str]:
         stem = os.path.basename(path).removesuffix(".py")
         if stem == "__init__":
             stem = os.path.basename(os.path.dirname(path))
-        imported = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^#\n(]*|[^#\n]*\([^)]*)\b" + re.escape(stem.encode()) + rb"\b", re.MULTILINE)
-        return (other for other in self.paths if other != path and imported.search(self.read(other) or b""))
+        if not self._imported:
+            self._index_imports()
+        return tuple(other for other in self._imported.get(stem, ()) if other != path)
+
+    def _index_imports(self) -> None:
+        for path in self.paths:
+            statements = _IMPORT.findall(self.read(path) or b"")
+            for word in dict.fromkeys(word for statement in statements for word in _WORD.findall(statement)):
+                self._imported[word.decode("utf-8", "replace")].append(path)
 
 
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b[^#\n(]*(?:\([^)]*)?", re.MULTILINE)
+_WORD = re.compile(rb"[\w\x80-\xff]+")
 _REQUIREMENT = re.compile(
     r"""(?:^|['"\s\[(,])(?:pytorch::)?(?:torch|pytorch)\s*(?:\[[^\]]*\])?\s*(?P<range>\(?\s*[=<>~!^]=?[^'"#;\n)]*)""", re.MULTILINE
 )

@@ -284,7 +284,10 @@ def test_transform_that_is_never_quiet_fails_the_file() -> None:
         pytest.param(b"x = 1\nprint 'f'\n", "python-2", "line 2: Python 2 print statement", id="Python 2"),
         pytest.param(b"f = '\xff'\n", "encoding", "line 1", id="not UTF-8"),
         pytest.param(b"# coding: nonsense\nf()\n", "encoding", "nonsense", id="unknown encoding"),
-        pytest.param(b"f\0()\n", "not-text", "null bytes", id="not text"),
+        pytest.param(b"# coding: rot13\nf()\n", "encoding", "rot13 is no encoding of text", id="codec between texts"),
+        pytest.param(b"# coding: hex\nf()\n", "encoding", "hex is no encoding of text", id="codec between bytes"),
+        pytest.param(b"\xef\xbb\xbf# coding: latin-1\nf()\n", "encoding", "mark says UTF-8", id="mark against cookie"),
+        pytest.param(b"x = 1\nf\0()\n", "not-text", "line 2: the file holds null bytes", id="not text"),
     ],
 )
 def test_file_that_cannot_be_read_fails_with_line_and_reason(data: bytes, code: str, words: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_CORRECT_COOKIE = "correct the encoding cookie or save the file as UTF-8"
 
 
 class SourceError(Exception):
@@ -52,15 +53,10 @@ class SourceFile:
             SourceError: the bytes are no text, or the declared encoding does not fit or is unknown.
         """
         if b"\0" in data:
-            raise SourceError("not-text", "the file holds null bytes, so it is no Python text")
-        try:
-            encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        except SyntaxError as error:
-            if "missing encoding declaration" not in str(error):
-                raise SourceError("encoding", str(error), help="correct the encoding cookie or save the file as UTF-8") from error
-            encoding = "utf-8"  # without a cookie: decoding below finds the line that does not fit
+            line = _line_of_byte(data, data.index(b"\0"))
+            raise SourceError("not-text", "the file holds null bytes, so it is no Python text", line, "save it as UTF-8 if it is text")
+        codec = _declared_encoding(data)
         bom = data.startswith(codecs.BOM_UTF8)
-        codec = "utf-8" if bom else encoding
         body = data[len(codecs.BOM_UTF8) :] if bom else data
         try:
             text = body.decode(codec)
@@ -68,6 +64,8 @@ class SourceFile:
         except UnicodeError as error:
             line = _line_of_byte(body, getattr(error, "start", 0))
             raise SourceError("encoding", f"not valid {codec} text", line, "save the file as UTF-8 or declare its encoding") from error
+        except LookupError as error:  # rot13, hex: codecs between bytes, or between texts
+            raise SourceError("encoding", f"{codec} is no encoding of text", help=_CORRECT_COOKIE) from error
         if not exact:
             raise SourceError("encoding", f"the codec {codec} does not give the same bytes back", help="save the file as UTF-8")
         return cls(path, text, codec, bom)
@@ -149,6 +147,10 @@ class SourceFile:
                         return inner[len(outer) :]
         return "    "
 
+    def quoted(self, word: str) -> str:
+        """A word as a string, in the quotes that this file has more of."""
+        return f"'{word}'" if self.text.count("'") > self.text.count('"') else f'"{word}"'
+
     def margin(self, node: ast.stmt | ast.expr) -> str:
         """The white space in front of the line on which a node begins."""
         line = self.lines[node.lineno - 1].lstrip("\x0c")
@@ -186,6 +188,24 @@ class SourceFile:
         """A node's own text."""
         start, end = self.span(node)
         return self.text[start:end]
+
+
+def _declared_encoding(data: bytes) -> str:
+    """The codec that a file's byte order mark or cookie names, UTF-8 without either.
+
+    Raises:
+        SourceError: there is no such codec, or mark and cookie contradict each other.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError as error:
+        words = str(error)
+        if "missing encoding declaration" in words:
+            return "utf-8"  # there is no cookie, and decoding finds the line that does not fit
+        if words == "encoding problem: utf-8":
+            words = "the byte order mark says UTF-8 and the encoding cookie another encoding"
+        raise SourceError("encoding", words, help=_CORRECT_COOKIE) from error
+    return "utf-8" if encoding == "utf-8-sig" else encoding
 
 
 def _line_of_byte(body: bytes, index: int) -> int:

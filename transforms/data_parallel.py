@@ -1,4 +1,4 @@
-"""Train with one process per GPU (DistributedDataParallel) instead of one process for all (DataParallel).
+'''Train with one process per GPU (DistributedDataParallel) instead of one process for all (DataParallel).
 
 Why:
     ``nn.DataParallel`` copies the network to every GPU at every step, scatters the batch from the first GPU and gathers the
@@ -6,35 +6,200 @@ Why:
     travel, while the backward pass still runs.
 
 Before:
+    import os
+
     import torch
     from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import DataLoader, Dataset
+
+
+    class Points(Dataset):
+        def __init__(self, download):
+            self.points = torch.rand(64, 4)
+
+        def __len__(self):
+            return len(self.points)
+
+        def __getitem__(self, index):
+            return self.points[index]
 
 
     def main():
+        torch.manual_seed(0)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        dataset = TensorDataset(torch.rand(64, 4), torch.rand(64, 1))
+        dataset = Points(download=True)
         loader = DataLoader(dataset, batch_size=16, shuffle=True)
-        model = nn.DataParallel(nn.Linear(4, 1)).to(device)
+        model = nn.DataParallel(nn.Linear(4, 4)).to(device)
+        if os.path.exists("model.pt"):
+            model.load_state_dict(torch.load("model.pt"))
         criterion = nn.MSELoss()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for epoch in range(2):
+        for epoch in range(10):
             total = 0.0
-            for x, y in loader:
-                loss = criterion(model(x.to(device)), y.to(device))
+            for points in loader:
+                points = points.to(device)
+                loss = criterion(model(points), points)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 total += loss.item()
             print(epoch, total / len(loader))
-        torch.save(model.module.state_dict(), "model.pt")
+            torch.save(model.module.state_dict(), "model.pt")
+            if total < 0.01:
+                break
 
 
     if __name__ == "__main__":
         main()
 
 After:
-    pass
+    import contextlib
+    import os
+
+    import torch
+    from torch.utils.data import DistributedSampler
+    from torch import nn
+    from torch.utils.data import DataLoader, Dataset
+
+
+    def setup_distributed():
+        """Join the processes that torchrun has started; plain python runs one process and no group."""
+        launched = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+        if not launched or not torch.distributed.is_available():
+            return
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # from here on "cuda" means this process's GPU
+        torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+
+
+    def cleanup_distributed():
+        """Leave the group that setup_distributed() joined, if any."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+    def process_count():
+        """How many processes train together: one unless torchrun has started more."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_world_size()
+        return 1
+
+
+    def is_main_process():
+        """Whether this is the process that prints, logs and saves for all."""
+        return process_count() == 1 or torch.distributed.get_rank() == 0
+
+
+    @contextlib.contextmanager
+    def main_process_first():
+        """Let the main process run a block before the others, so that only one downloads or prepares files."""
+        if not is_main_process():
+            torch.distributed.barrier()
+        yield
+        if is_main_process() and process_count() > 1:
+            torch.distributed.barrier()
+
+
+    def distribute(model):
+        """Keep a network equal in all processes; with one process it stays as it is."""
+        if process_count() == 1:
+            return model
+        device = next(model.parameters()).device
+        return nn.parallel.DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+
+    def unwrap(model):
+        """The network itself, whether or not distribute() has wrapped it."""
+        return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
+    def load_weights(model, state_dict, **options):
+        """Load weights into the network itself, also those that DataParallel has saved with "module." before their names."""
+        model = unwrap(model)
+        if not model.state_dict().keys() & state_dict.keys():
+            state_dict = {name.replace("module.", "", 1): value for name, value in state_dict.items()}
+        return model.load_state_dict(state_dict, **options)
+
+
+    def batch_share(batch_size):
+        """The part of a batch that one process takes, so that a step of all of them still sees batch_size samples."""
+        if batch_size % process_count():
+            raise SystemExit(f"a batch of {batch_size} cannot be divided among {process_count()} processes")
+        return batch_size // process_count()
+
+
+    def sum_over_processes(value):
+        """The sum of a number or tensor over all processes."""
+        if process_count() == 1:
+            return value
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        total = torch.as_tensor(value).detach().to(device, torch.float64, copy=True)
+        torch.distributed.all_reduce(total)
+        return total.to(value) if torch.is_tensor(value) else type(value)(total.item())
+
+
+    def mean_over_processes(value):
+        """The mean of a number or tensor over all processes."""
+        return value if process_count() == 1 else sum_over_processes(value) / process_count()
+
+
+    def from_main_process(value):
+        """What the main process has found, so that all processes decide alike."""
+        if process_count() == 1:
+            return value
+        found = [value.item() if torch.is_tensor(value) else value]
+        torch.distributed.broadcast_object_list(found)
+        return found[0]
+
+
+    class Points(Dataset):
+        def __init__(self, download):
+            self.points = torch.rand(64, 4)
+
+        def __len__(self):
+            return len(self.points)
+
+        def __getitem__(self, index):
+            return self.points[index]
+
+
+    def main():
+        torch.manual_seed(0)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        with main_process_first():
+            dataset = Points(download=True)
+        sampler = DistributedSampler(dataset, shuffle=True) if process_count() > 1 else None
+        loader = DataLoader(dataset, batch_size=batch_share(16), shuffle=sampler is None, sampler=sampler)
+        model = distribute(nn.Linear(4, 4).to(device))
+        if os.path.exists("model.pt"):
+            load_weights(model, torch.load("model.pt", map_location="cpu"))
+        criterion = nn.MSELoss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(10):
+            total = 0.0
+            if process_count() > 1:
+                loader.sampler.set_epoch(epoch)
+            for points in loader:
+                points = points.to(device)
+                loss = criterion(model(points), points)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += loss.item()
+            total = mean_over_processes(total)
+            if is_main_process():
+                print(epoch, total / len(loader))
+                torch.save(unwrap(model).state_dict(), "model.pt")
+            if from_main_process(total < 0.01):
+                break
+
+
+    if __name__ == "__main__":
+        setup_distributed()
+        try:
+            main()
+        finally:
+            cleanup_distributed()
 
 Safety:
     Plain ``python train.py`` still trains, in one process on one device, and on a CPU bit for bit as before. Effects:
@@ -46,116 +211,21 @@ Safety:
 
 Reference:
     https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
-"""
+'''
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from string import Template
 
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Remove, RemoveArgument, RemoveImport, Replace, SetArgument, Wrap
 from torchfix.facts import Facts
 from torchfix.facts.calls import argument, is_constant, keyword
-from torchfix.facts.loaders import Loader
+from torchfix.facts.helpers import Helpers
 from torchfix.facts.replicas import Wrap as Replication
 from torchfix.facts.totals import Joining
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
-# The functions that the script is given, each as far as it needs them. $names are the helpers' own, made free in the file.
-_HELPERS = {
-    "setup_distributed": '''
-def $setup_distributed():
-    """Join the processes that torchrun has started; plain python runs one process and no group."""
-    launched = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-    if not launched or not $torch.distributed.is_available():
-        return
-    if $torch.cuda.is_available():
-        $torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # from here on "cuda" means this process's GPU
-    $torch.distributed.init_process_group("nccl" if $torch.cuda.is_available() else "gloo")
-''',
-    "cleanup_distributed": '''
-def $cleanup_distributed():
-    """Leave the group that setup_distributed() joined, if any."""
-    if $torch.distributed.is_available() and $torch.distributed.is_initialized():
-        $torch.distributed.destroy_process_group()
-''',
-    "process_count": '''
-def $process_count():
-    """How many processes train together: one unless torchrun has started more."""
-    if $torch.distributed.is_available() and $torch.distributed.is_initialized():
-        return $torch.distributed.get_world_size()
-    return 1
-''',
-    "is_main_process": '''
-def $is_main_process():
-    """Whether this is the process that prints, logs and saves for all."""
-    return $process_count() == 1 or $torch.distributed.get_rank() == 0
-''',
-    "main_process_first": '''
-@contextlib.contextmanager
-def $main_process_first():
-    """Let the main process run a block before the others, so that only one downloads or prepares files."""
-    if not $is_main_process():
-        $torch.distributed.barrier()
-    yield
-    if $is_main_process() and $process_count() > 1:
-        $torch.distributed.barrier()
-''',
-    "distribute": '''
-def $distribute(model):
-    """Keep a network equal in all processes; with one process it stays as it is."""
-    if $process_count() == 1:
-        return model
-    device = next(model.parameters()).device
-    return $DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
-''',
-    "unwrap": '''
-def $unwrap(model):
-    """The network itself, whether or not distribute() has wrapped it."""
-    return model.module if isinstance(model, $DistributedDataParallel) else model
-''',
-    "load_weights": '''
-def $load_weights(model, state_dict, **options):
-    """Load weights into the network itself, also those that nn.DataParallel has saved with "module." before their names."""
-    model = $unwrap(model)
-    if not model.state_dict().keys() & state_dict.keys():
-        state_dict = {name.replace("module.", "", 1): value for name, value in state_dict.items()}
-    return model.load_state_dict(state_dict, **options)
-''',
-    "batch_share": '''
-def $batch_share(batch_size):
-    """The part of a batch that one process takes, so that a step of all of them still sees batch_size samples."""
-    if batch_size % $process_count():
-        raise SystemExit(f"a batch of {batch_size} cannot be divided among {$process_count()} processes")
-    return batch_size // $process_count()
-''',
-    "sum_over_processes": '''
-def $sum_over_processes(value):
-    """The sum of a number or tensor over all processes."""
-    if $process_count() == 1:
-        return value
-    device = "cuda" if $torch.cuda.is_available() else "cpu"
-    total = $torch.as_tensor(value).detach().to(device, $torch.float64, copy=True)
-    $torch.distributed.all_reduce(total)
-    return total.to(value) if $torch.is_tensor(value) else type(value)(total.item())
-''',
-    "mean_over_processes": '''
-def $mean_over_processes(value):
-    """The mean of a number or tensor over all processes."""
-    return value if $process_count() == 1 else $sum_over_processes(value) / $process_count()
-''',
-    "from_main_process": '''
-def $from_main_process(value):
-    """What the main process has found, so that all processes decide alike."""
-    if $process_count() == 1:
-        return value
-    found = [value.item() if $torch.is_tensor(value) else value]
-    $torch.distributed.broadcast_object_list(found)
-    return found[0]
-''',
-}
-_IMPORTS = {"setup_distributed": "os", "main_process_first": "contextlib"}
 _MESSAGE = "DataParallel drives all GPUs from one process, and copies the network to each of them at every step"
 _BECAUSE = "the network, its loaders, its training loop and all that is saved and printed can be followed in this file"
 _EFFECTS = frozenset({Effect.PROCESS, Effect.ORDER, Effect.NUMERICS, Effect.CHECKPOINT})
@@ -174,22 +244,14 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
 
 
 def _notes(facts: Facts) -> Iterator[str]:
-    path = facts.path
-    yield f"To use all of N GPUs start it with: torchrun --standalone --nproc_per_node=N {path}"
-    yield f"Plain python {path} now trains on one GPU, with the whole batch on it, where DataParallel used all of them."
-    yield (
-        "The batch size stays that of all processes together: each takes its part, and the script stops where it cannot be "
-        "divided. So the learning rate stays as it is."
-    )
+    yield f"To use all of N GPUs start it with: torchrun --standalone --nproc_per_node=N {facts.path}"
+    yield f"Plain python {facts.path} now trains on one GPU, with the whole batch on it, where DataParallel used all of them."
+    yield "The batch size stays that of all processes together, each takes its part of it; so the learning rate stays as it is."
     yield "Every process evaluates on all of the evaluation data; numbers printed during an epoch are the first process's own."
     yield 'Checkpoints are written without "module." in front of the names; old ones still load, code elsewhere may expect the prefix.'
     yield "With a fixed seed all processes draw equal noise for augmentation and dropout; the order of samples no longer follows the seed."
-    listed = [wrap for wrap in facts.replicas.wraps if wrap.argument("device_ids") is not None]
-    if listed:
+    if any(wrap.argument("device_ids") is not None for wrap in facts.replicas.wraps):
         yield "device_ids no longer chooses the GPUs: set CUDA_VISIBLE_DEVICES instead."
-
-
-# What changes ---------------------------------------------------------------------------------------------------------
 
 
 class _Conversion:
@@ -197,33 +259,17 @@ class _Conversion:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._used: set[str] = set()
-        self._names = {name: facts.names.fresh(name) for name in _HELPERS}
+        self._torch = facts.names.spell("torch", facts.tree.module.body[-1]) or "torch"
+        wrapper = facts.names.beside(facts.replicas.wraps[0].call.func, "parallel.DistributedDataParallel")
+        spelled = {"torch": self._torch, "nn.parallel.DistributedDataParallel": wrapper}
+        self._helpers = Helpers(facts, TRANSFORM.after, spelled)  # what a script is given is written once, in the text above
+        self._call = self._helpers.name
 
     def edits(self) -> Iterator[Edit]:
         """Everything that changes, taken whole."""
-        for part in (self._script, self._networks, self._states, self._devices, self._loaders, self._epochs, self._totals, self._decisions):
+        training = (self._script, self._networks, self._states, self._devices, self._loaders, self._epochs, self._totals)
+        for part in (*training, self._decisions, self._reports, self._files, self._additions):
             yield from part()
-        yield from self._reports()
-        yield from self._files()
-        yield from self._helpers()
-
-    def _call(self, helper: str) -> str:
-        self._used.add(helper)
-        return self._names[helper]
-
-    @property
-    def _torch(self) -> str:
-        assert self._facts.script.guard is not None
-        return self._facts.names.spell("torch", self._facts.script.guard) or "torch"
-
-    def _beside(self, spelled: ast.expr, name: str) -> str:
-        """A name spelled as its neighbour is: ``nn.parallel.X`` beside ``nn.DataParallel``, ``X`` beside ``DataParallel``."""
-        return f"{self._facts.source.segment(spelled.value)}.{name}" if isinstance(spelled, ast.Attribute) else name.rpartition(".")[2]
-
-    def _quoted(self, word: str) -> str:
-        text = self._facts.source.text
-        return f"'{word}'" if text.count("'") > text.count('"') else f'"{word}"'
 
     def _script(self) -> Iterator[Edit]:
         guard = self._facts.script.guard
@@ -231,42 +277,28 @@ class _Conversion:
         yield InsertBefore(guard.body[0], f"{self._call('setup_distributed')}()")
         yield Wrap(guard.body[0], guard.body[-1], "try:", f"finally:\n    {self._call('cleanup_distributed')}()")
 
-    # The network ----------------------------------------------------------------------------------------------
-
     def _networks(self) -> Iterator[Edit]:
         for wrap in self._facts.replicas.wraps:
             condition, assignment = wrap.condition, wrap.assignment
-            if condition is None:
-                yield self._wrapped(wrap)
-            elif assignment is not None and self._only_wraps(wrap, condition):
+            if condition is None or assignment is None:
+                yield self._chained(wrap, self._call("distribute"))
+            elif wrap.is_all_of(condition):
                 yield Replace(condition.test, f"{self._call('process_count')}() > 1")
-                yield self._wrapped(wrap)
-            elif assignment is not None:
+                yield self._chained(wrap, self._call("distribute"))
+            else:
                 target = self._facts.source.segment(assignment.targets[0])
-                yield self._chained(wrap, "$module") if wrap.placing else Remove(assignment)
+                yield self._chained(wrap, "") if wrap.placing else Remove(assignment)
                 yield InsertAfter(condition, f"{target} = {self._call('distribute')}({target})")
 
-    def _only_wraps(self, wrap: Replication, condition: ast.If) -> bool:
-        """Whether a condition decides about wrapping and nothing else."""
-        others = [item for item in condition.body if item is not wrap.assignment and not self._facts.effects.only_reports(item)]
-        return not others and not condition.orelse and not wrap.placing and wrap.assignment in condition.body
-
-    def _wrapped(self, wrap: Replication) -> Replace:
-        placed = self._behind(wrap.later_placing) if wrap.later_placing is not None else ""
-        return self._chained(wrap, f"$module{placed}", self._call("distribute"))
-
-    def _behind(self, call: ast.Call) -> str:
-        """The text of a method call without what it is called on: ``.to(device)``."""
-        assert isinstance(call.func, ast.Attribute)
-        return self._facts.source.segment(call)[len(self._facts.source.segment(call.func.value)) :]
-
-    def _chained(self, wrap: Replication, module: str, around: str = "") -> Replace:
-        """The wrapped network with what was chained behind the wrapper now chained behind the network itself."""
+    def _chained(self, wrap: Replication, around: str) -> Replace:
+        """The network with what moved the wrapper behind itself, and a call around it all."""
         assert wrap.module is not None
+        module = "$module" if wrap.later_placing is None else f"$module{self._facts.calls.tail(wrap.later_placing)}"
         parts: dict[str, ast.expr] = {"module": wrap.module}
-        for number, call in enumerate(wrap.placing):
-            given = [(f"part{number}_{index}", "", item) for index, item in enumerate(call.args)]
-            given += [(f"part{number}_{item.arg}", f"{item.arg}=", item.value) for item in call.keywords]
+        dropped = {number.node for number in self._facts.placement.numbers if number.call is not None}
+        for place, call in enumerate(wrap.placing):
+            given = [(f"part{place}_{index}", "", item) for index, item in enumerate(call.args) if item not in dropped]
+            given += [(f"part{place}_{item.arg}", f"{item.arg}=", item.value) for item in call.keywords if item.value not in dropped]
             parts |= {name: value for name, _, value in given}
             assert isinstance(call.func, ast.Attribute)
             module += f".{call.func.attr}({', '.join(f'{keyword}${name}' for name, keyword, _ in given)})"
@@ -287,24 +319,21 @@ class _Conversion:
                 listed = ["$model", *(f"${name}" for name in parts), *(f"{name}=${name}" for name in named)]
                 yield Replace(call, f"{self._call('load_weights')}({', '.join(listed)})", {"model": use.value, **parts, **named})
         for node in facts.replicas.mentions:
-            yield Replace(node, self._beside(node, "parallel.DistributedDataParallel"))
-
-    # Devices and data -----------------------------------------------------------------------------------------
+            yield Replace(node, facts.names.beside(node, "parallel.DistributedDataParallel"))
 
     def _devices(self) -> Iterator[Edit]:
+        chained = {call for wrap in self._facts.replicas.wraps for call in wrap.placing}
         for number in self._facts.placement.numbers:
             if number.call is None:
-                yield Replace(number.node, self._quoted("cuda"))
-            else:
+                yield Replace(number.node, self._facts.source.quoted("cuda"))
+            elif number.call not in chained:
                 yield RemoveArgument(number.call, number.argument)
         for call in self._facts.placement.selections:
             statement = self._facts.tree.statement(call)
             if self._facts.script.is_started_by_guard(call) and isinstance(statement, ast.Expr):
                 yield Wrap(statement, statement, f"if {self._call('process_count')}() == 1:")
-        for _, part in self._facts.shares.unmoved():
-            sibling = self._facts.distribution.mover(part)
-            assert sibling is not None
-            yield Replace(part, f"$part{self._behind(sibling)}", {"part": part})
+        for part, sibling in self._facts.distribution.moves:
+            yield Replace(part, f"$part{self._facts.calls.tail(sibling)}", {"part": part})
 
     def _loaders(self) -> Iterator[Edit]:
         facts = self._facts
@@ -318,12 +347,11 @@ class _Conversion:
                 name = facts.names.fresh("train_set", "train_dataset", "training_set")
                 yield from self._named(dataset, statement, name)
                 given = name
-            shuffled = facts.source.segment(shuffle) if shuffle is not None and _is_shuffled(loader) else "False"
-            made = f"{self._beside(loader.call.func, 'DistributedSampler')}({given}, shuffle={shuffled})"
+            shuffled = facts.source.segment(shuffle) if shuffle is not None and loader.shuffles else "False"
+            made = f"{facts.names.beside(loader.call.func, 'DistributedSampler')}({given}, shuffle={shuffled})"
             yield InsertBefore(statement, f"{sampler} = {made} if {self._call('process_count')}() > 1 else None")
             yield Replace(size, f"{self._call('batch_share')}($size)", {"size": size})
-            if _is_shuffled(loader):
-                assert shuffle is not None
+            if shuffle is not None and loader.shuffles:
                 condition = "" if is_constant(shuffle, True) else "$shuffle and "
                 yield Replace(shuffle, f"{condition}{sampler} is None", {"shuffle": shuffle} if condition else {})
             yield SetArgument(loader.call, "sampler", sampler)
@@ -347,7 +375,7 @@ class _Conversion:
         for loop in self._facts.shares.loops:
             for loader in loop.loaders:
                 named = self._facts.shares.named(loop, loader)
-                if named is None or not _is_shuffled(loader):
+                if named is None or not loader.shuffles:
                     continue
                 written = self._facts.source.segment(named)
                 epoch = self._facts.distribution.epoch(loop) or f"{written}.sampler.epoch + 1"
@@ -358,8 +386,6 @@ class _Conversion:
         for loop, total in self._facts.shares.totals:
             helper = self._call("mean_over_processes" if total.joining is Joining.MEAN else "sum_over_processes")
             yield InsertAfter(loop.node, f"{total.name.id} = {helper}({total.name.id})")
-
-    # What one process does for all ------------------------------------------------------------------------------
 
     def _decisions(self) -> Iterator[Edit]:
         distribution = self._facts.distribution
@@ -376,50 +402,26 @@ class _Conversion:
         for call in self._facts.reports.opened:
             yield Replace(call, f"$log if {self._call('is_main_process')}() else None", {"log": call})
         for call in self._facts.reports.bars:
-            disabled = keyword(call, "disable")
-            quiet = f"not {self._call('is_main_process')}()"
-            if disabled is None:
-                yield SetArgument(call, "disable", quiet)
-            else:
-                yield Replace(disabled.value, f"$disabled or {quiet}", {"disabled": disabled.value})
+            given = keyword(call, "disable")
+            also = f"{self._facts.source.segment(given.value)} or " if given is not None else ""
+            yield SetArgument(call, "disable", f"{also}not {self._call('is_main_process')}()")
         for first, last in self._facts.reports.preparations:
             yield Wrap(first, last, f"with {self._call('main_process_first')}():")
 
     def _files(self) -> Iterator[Edit]:
         for call in self._facts.distribution.loads:
             if argument(call, "map_location", 1) is None:
-                yield SetArgument(call, "map_location", self._quoted("cpu"))
+                yield SetArgument(call, "map_location", self._facts.source.quoted("cpu"))
         for call in self._facts.distribution.late_loads:
             wait = f"if {self._call('process_count')}() > 1:\n    {self._torch}.distributed.barrier()  # the main process has saved by now"
             yield InsertBefore(self._facts.tree.statement(call), wait)
 
-    # The helpers ----------------------------------------------------------------------------------------------
-
-    def _helpers(self) -> Iterator[Edit]:
-        facts, wrap = self._facts, self._facts.replicas.wraps[0]
-        spelled = {
-            **self._names,
-            "torch": self._torch,
-            "DistributedDataParallel": self._beside(wrap.call.func, "parallel.DistributedDataParallel"),
-        }
-        waiting = list(self._used)
-        while waiting:
-            text = _HELPERS[waiting.pop()]
-            inside = {name for name in _HELPERS if f"${name}(" in text} - self._used
-            self._used |= inside
-            waiting += inside
-        code = "\n\n".join(Template(text).substitute(spelled).strip("\n") + "\n" for name, text in _HELPERS.items() if name in self._used)
-        body = facts.tree.module.body
-        first = next((item for item in body if isinstance(item, (ast.FunctionDef, ast.ClassDef))), facts.script.guard)
-        assert first is not None
-        place = body.index(first)
-        yield InsertAfter(body[place - 1], f"\n\n{code}") if place else InsertBefore(first, code)
-        yield from (AddImport(module) for name, module in _IMPORTS.items() if name in self._used)
-        if facts.names.spell("torch", first) is None:
-            yield AddImport("torch")
-        yield from self._imports(wrap)
-
-    def _imports(self, wrap: Replication) -> Iterator[Edit]:
+    def _additions(self) -> Iterator[Edit]:
+        behind, before = self._helpers.place()
+        code = self._helpers.code()
+        yield InsertBefore(before, code) if behind is None else InsertAfter(behind, f"\n\n{code}")
+        yield from (AddImport(module) for module in self._helpers.modules())
+        wrap = self._facts.replicas.wraps[0]
         if isinstance(wrap.call.func, ast.Name):
             yield AddImport("torch.nn.parallel", "DistributedDataParallel")
             for node in self._facts.tree.imports:
@@ -429,16 +431,4 @@ class _Conversion:
             yield AddImport("torch.utils.data", "DistributedSampler")
 
 
-def _is_shuffled(loader: Loader) -> bool:
-    shuffle = loader.argument("shuffle")
-    return not (shuffle is None or is_constant(shuffle, False) or is_constant(shuffle, None))
-
-
-TRANSFORM = Transform.from_module(
-    __name__,
-    __doc__,
-    group="distributed",
-    literals=(b"DataParallel",),
-    find=find,
-    since="1.10",
-)
+TRANSFORM = Transform.from_module(__name__, __doc__, group="distributed", literals=(b"DataParallel",), find=find, since="1.10")

@@ -40,6 +40,11 @@ class Calls:
         """The dotted name of what a call calls, None where it is not known."""
         return self._facts.names.qualified(call.func)
 
+    def tail(self, call: ast.Call) -> str:
+        """The text of a method call without the object: ``.to(device)`` of ``x.to(device)``."""
+        assert isinstance(call.func, ast.Attribute)
+        return self._facts.source.segment(call)[len(self._facts.source.segment(call.func.value)) :]
+
     def methods(self, *names: str) -> Iterator[ast.Call]:
         """All calls of attributes with these names (``x.cuda()``), whatever ``x`` is, in text order."""
         found = [call for name in names for call in self._facts.tree.calls.get(name, ()) if isinstance(call.func, ast.Attribute)]

@@ -17,10 +17,11 @@ from torchfix.facts.tree import FUNCTIONS, walk_here
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-_WITHOUT_WEIGHTS = (
-    "torch.nn.ReLU torch.nn.Dropout torch.nn.Sigmoid torch.nn.Tanh torch.nn.Softmax torch.nn.LogSoftmax torch.nn.MaxPool torch.nn.AvgPool "
-    "torch.nn.AdaptiveAvgPool torch.nn.AdaptiveMaxPool torch.nn.Flatten torch.nn.Identity torch.nn.GELU torch.nn.SiLU torch.nn.LeakyReLU "
-    "torch.nn.ELU torch.nn.Upsample torch.nn.PixelShuffle torch.nn.ZeroPad torch.nn.ReflectionPad torch.nn.ReplicationPad torch.nn.CosineSimilarity"
+# The layers of torch.nn without weights begin with one of these.
+_WITHOUT_WEIGHTS = tuple(
+    f"torch.nn.{name}"
+    for name in """ReLU Dropout Sigmoid Tanh Softmax LogSoftmax MaxPool AvgPool AdaptiveAvgPool AdaptiveMaxPool Flatten Identity GELU
+    SiLU LeakyReLU ELU Upsample PixelShuffle ZeroPad ReflectionPad ReplicationPad CosineSimilarity""".split()
 )
 
 
@@ -55,7 +56,7 @@ def _has_weights(facts: Facts, value: ast.expr) -> bool:
     if meaning in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
         return True
     if is_module_name(meaning):
-        return not meaning.startswith(tuple(_WITHOUT_WEIGHTS.split())) and not meaning.endswith("Loss")
+        return not meaning.startswith(_WITHOUT_WEIGHTS) and not meaning.endswith("Loss")
     made = facts.names.definition(value.func)
     return made is not None and isinstance(made.node, ast.ClassDef) and is_module_class(made)
 

@@ -40,6 +40,7 @@ class Distribution:
         facts = self._facts
         yield from facts.script.owners()
         if wrap not in self._trained:
+            yield from replication.past_the_wrapper(facts)
             yield self._untrained(wrap)
             return
         yield from facts.script.starts(wrap.call)
@@ -77,10 +78,10 @@ class Distribution:
 
     def _untrained(self, wrap: Wrap) -> Obstacle:
         facts = self._facts
-        statement = facts.tree.statement(wrap.call)
-        kept = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute)
+        kept = wrap.assignment is not None and isinstance(wrap.assignment.targets[0], ast.Attribute)
         trains = bool(facts.loops.training) or next(facts.calls.methods("backward"), None) is not None
-        if trains or kept or isinstance(statement, ast.Return):
+        returned = (node.value for function in facts.tree.functions for node in walk_here(function) if isinstance(node, ast.Return))
+        if trains or kept or any(value is not None and wrap in (facts.replicas.held_by(value) or ()) for value in returned):
             words = "the loop that trains this network is not in this file, or cannot be followed"
             return Obstacle("loop-elsewhere", words, "keep network, loader and loop in one file")
         return Obstacle("inference-only", "the network is not trained here", "run it on one GPU, or start one process per part of the data")
@@ -110,8 +111,13 @@ class Distribution:
 
     # Inputs ---------------------------------------------------------------------------------------------------
 
-    def mover(self, part: ast.expr) -> ast.Call | None:
-        """The move to the device of another part of the same batch, None where there is none."""
+    @cached_property
+    def moves(self) -> tuple[tuple[ast.expr, ast.Call], ...]:
+        """The parts of batches that DataParallel moved to the GPUs, each with the move of another part of the same batch."""
+        pairs = ((part, self._mover(part)) for _, part in self._facts.shares.unmoved())
+        return tuple((part, call) for part, call in pairs if call is not None)
+
+    def _mover(self, part: ast.expr) -> ast.Call | None:
         facts = self._facts
         source = facts.loaders.batch_source(part)
         for call in facts.calls.methods("cuda", "to"):
@@ -122,8 +128,9 @@ class Distribution:
         return None
 
     def _inputs(self) -> Iterator[Obstacle]:
+        moved = {part for part, _ in self.moves}
         for call, part in self._facts.shares.unmoved():
-            if self.mover(part) is None:
+            if part not in moved:
                 yield Obstacle(
                     "inputs-not-moved",
                     f"line {call.lineno} leaves it to DataParallel to move {self._facts.source.segment(part)} to a GPU",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.calls import argument, has_stars, receiver
+from torchfix.facts.calls import argument, has_stars, is_constant, receiver
 from torchfix.facts.names import Definition
 from torchfix.facts.tree import LoopNode, last_name
 from torchfix.facts.values import ELEMENT, Value
@@ -70,6 +70,12 @@ class Loader:
     def hides_arguments(self) -> bool:
         """Whether arguments are behind ``*`` or ``**``."""
         return has_stars(self.call)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether it may draw its samples in a random order of its own."""
+        shuffle = self.argument("shuffle")
+        return not (shuffle is None or is_constant(shuffle, False) or is_constant(shuffle, None))
 
     @property
     def dataset(self) -> ast.expr | None:

@@ -173,6 +173,12 @@ class Names(Scopes):
                 return True
         return False
 
+    def beside(self, spelled: ast.expr, name: str) -> str:
+        """A name of the same package as another, spelled alike: ``nn.parallel.X`` beside ``nn.Linear``, ``X`` beside ``Linear``."""
+        if isinstance(spelled, ast.Attribute):
+            return f"{self._facts.source.segment(spelled.value)}.{name}"
+        return name.rpartition(".")[2]
+
     def spell(self, name: str, at: ast.AST) -> str | None:
         """How to write a dotted name at a node with the file's own module-level imports, None where it has none.
 

@@ -96,6 +96,11 @@ class Wrap:
                 return outer
         return None
 
+    def is_all_of(self, block: ast.If) -> bool:
+        """Whether an ``if`` does nothing but wrap the network, reporting aside."""
+        others = [item for item in block.body if item is not self.assignment and not self.facts.effects.only_reports(item)]
+        return not others and not block.orelse and not self.placing
+
     def _is_used_outside(self, block: ast.If) -> bool:
         tree, assignment = self.facts.tree, self.assignment
         if assignment is None:

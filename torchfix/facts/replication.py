@@ -115,7 +115,7 @@ def _weights(facts: Facts, wrap: Wrap) -> Iterator[Obstacle]:
             place = f"{owner.facts.path}, line {layer.lineno}"
             yield Obstacle(
                 "unused-parameters",
-                f"a forward pass may leave out the weights of {layer.attr} ({place}), and DistributedDataParallel waits for their gradients",
+                f"a forward pass may leave out the weights of {layer.attr} ({place}), and the other processes wait for their gradients",
                 "use every layer in every pass, or convert by hand with find_unused_parameters=True",
             )
             return
@@ -161,6 +161,13 @@ def _uses(facts: Facts) -> Iterator[Obstacle]:
     for calls in facts.tree.calls.values():
         for call in calls:
             yield from _handed_on(facts, call)
+
+
+def past_the_wrapper(facts: Facts) -> Iterator[Obstacle]:
+    """Where training runs the network inside a wrapper instead of the wrapper."""
+    for use in facts.tree.attributes.get("module", ()):
+        if facts.replicas.held_by(use.value):
+            yield from _of_module(facts, use)
 
 
 def _is_known(facts: Facts, expression: ast.expr) -> bool:

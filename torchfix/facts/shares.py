@@ -122,7 +122,7 @@ class Shares:
             elif reduction is not Reduction.MEAN:
                 yield Obstacle(
                     "loss-unclear",
-                    f"how the loss of line {backward.lineno} is reduced over the batch cannot be told, and processes average their gradients",
+                    f"how the loss of line {backward.lineno} is reduced cannot be told, and processes average their gradients",
                     "make the loss of torch.nn's losses, or reduce it with .mean()",
                 )
         if any(not self._exclude(one, other) for i, one in enumerate(loop.backwards) for other in loop.backwards[:i]):
@@ -177,7 +177,7 @@ class Shares:
 
     def _trained(self, facts: Facts, call: ast.Call) -> Iterator[Obstacle]:
         given = call.args[0] if call.args else next((item.value for item in call.keywords if item.arg == "params"), None)
-        places = [value for value in facts.values.of(given) or ()] if given is not None else []
+        places = facts.values.of(given) or () if given is not None else ()
         owners = [(value.facts, owner) for value in places for owner in _owners_of_parameters(value.node)]
         if not owners:
             yield Obstacle(
@@ -189,7 +189,7 @@ class Shares:
             if not self._is_replicated(home, owner):
                 yield Obstacle(
                     "unwrapped-parameters",
-                    f"the optimizer in line {call.lineno} also trains {dotted(owner) or 'a network'}, which nothing keeps equal in all processes",
+                    f"the optimizer in line {call.lineno} also trains {dotted(owner) or 'a network'}, which nothing keeps equal everywhere",
                     "wrap every network that is trained",
                 )
 

@@ -148,3 +148,46 @@ def test_spelling_uses_the_files_own_imports(text: str, expected: str | None) ->
     """A torch name is written the way the file writes torch names."""
     facts = facts_of(text)
     assert facts.names.spell("torch.nn.Linear", facts.source.tree.body[-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        pytest.param("here()", "min", True, id="builtin"),
+        pytest.param("min = 3\nhere()", "min", False, id="builtin bound anew"),
+        pytest.param("from pylab import *\nhere()", "min", False, id="builtin that a star may have bound"),
+        pytest.param("x = 1\nhere()", "x", True, id="variable"),
+        pytest.param("def f():\n    x = 1\nhere()", "x", False, id="variable of a function"),
+        pytest.param("here()", "x", False, id="nothing"),
+    ],
+)
+def test_visible_names_are_variables_in_sight_and_builtins(text: str, name: str, expected: bool) -> None:
+    """New code may read what the place sees, and a builtin only where it is one."""
+    facts = facts_of(text)
+    assert facts.names.is_visible(name, node(facts, "here()")) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("if main:\n    import os\n    here()", True, id="same block"),
+        pytest.param("if main:\n    import os\n    for x in y:\n        here()", True, id="block around"),
+        pytest.param("def f():\n    import os\n    here()", True, id="in a function"),
+        pytest.param("if main:\n    import os\nhere()", False, id="block that may not run"),
+        pytest.param("if main:\n    here()\n    import os", False, id="behind"),
+        pytest.param("import posix as os\nhere()", False, id="another module"),
+        pytest.param("here()", False, id="not imported"),
+    ],
+)
+def test_module_is_there_where_an_import_surely_ran(text: str, expected: bool) -> None:
+    """An import counts in its own block and the blocks inside it, behind the import."""
+    facts = facts_of(text)
+    assert facts.names.has_module("os", node(facts, "here()")) is expected
+
+
+def test_last_certain_definition_of_a_module_is_what_others_import() -> None:
+    """A class that takes the name of its imported base is the one that other files get."""
+    facts = facts_of("from sets import Dataset\nDataset()", modules={"sets.py": "from base import Dataset\nclass Dataset(Dataset): ..."})
+    definition = facts.names.definition(node(facts, "Dataset"))
+    assert definition is not None
+    assert definition.facts.path == "sets.py"

@@ -73,7 +73,8 @@ _HANDLES = _words("""builtins.open io.open codecs.open gzip.open bz2.open lzma.o
     decord.VideoReader av.open socket.socket redis.Redis pymongo.MongoClient psycopg2.connect PIL.Image.open""")
 _GENERATORS = _words("numpy.random.RandomState numpy.random.default_rng numpy.random.Generator random.Random torch.Generator")
 _NOT_PICKLED = _words("threading.Lock threading.RLock threading.Thread threading.local queue.Queue concurrent.futures.ThreadPoolExecutor")
-# Their transforms keep generators from one sample to the next, of which forked workers get equal copies.
+# Their transforms keep generators from one sample to the next, of which forked workers get equal copies
+# (albumentations-team/AlbumentationsX#266, aleju/imgaug#659).
 _OWN_GENERATORS = ("albumentations.", "imgaug.", "monai.")
 _PROCESS_MODULES = ("multiprocessing.", "torch.multiprocessing.", "subprocess.", "concurrent.futures.", "threading.", "joblib.")
 _PROCESS_CALLS = _words("os.fork os.system torch.utils.data.DataLoader")

@@ -108,6 +108,12 @@ def test_inserted_statements_and_headers_are_formatted() -> None:
     assert after(source, edits) == expected
 
 
+@pytest.mark.parametrize("line", ["x       = f(b)", "x    =    f(b)", "x =     f(b)"])
+def test_line_that_is_aligned_with_its_neighbours_stays_so(line: str) -> None:
+    """Spaces around an equals sign are a layout by hand, as the line breaks of a long statement are."""
+    assert with_argument(f"value   = 1\nz  = 1\n{line}\n", value="2").splitlines()[-1] == line.replace(")", ", k=2)")
+
+
 @pytest.mark.parametrize(
     ("line", "style", "width"),
     [

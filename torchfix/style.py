@@ -25,6 +25,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _OFF = re.compile(r"\s*#\s*(fmt:\s*off|yapf:\s*disable)\b")
 _ON = re.compile(r"\s*#\s*(fmt:\s*on|yapf:\s*enable)\b")
 _LEFT_ALONE = re.compile(r"#\s*(type:|fmt:\s*skip|fmt:\s*off|yapf:\s*disable)")
+_ALIGNED = re.compile(r"[\w)\]] {2,}=[^=]|[\w)\] ]= {2,}\S")
 _WIDTH = 88
 _USUAL_WIDTHS = (_WIDTH, 100, 120)
 _STEP = "    "
@@ -160,8 +161,7 @@ def _statements(change: _Change, style: Style) -> str:
         if statement.lineno in off or _LEFT_ALONE.search(text, start, end):
             continue
         own = change.before(statement)
-        by_hand = own is not None and _is_long(old, own) and _is_long(new, statement) and not _is_formatted(old, own, mode)
-        if not by_hand:
+        if own is None or _is_formatted(old, own, mode) or not (_is_aligned(old, own) or (_is_long(old, own) and _is_long(new, statement))):
             text = text[:start] + (_in_format(new, statement, mode) or text[start:end]) + text[end:]
     return text
 
@@ -193,6 +193,11 @@ def _is_long(layout: Layout, statement: ast.stmt) -> bool:
     """Whether a statement's own text goes over several lines."""
     start, end = _lines(layout, statement)
     return _LINE_END.search(layout.source.text, start, end) is not None
+
+
+def _is_aligned(layout: Layout, statement: ast.stmt) -> bool:
+    """Whether a statement's first line is lined up with its neighbours' by spaces around an equals sign."""
+    return _ALIGNED.search(layout.line(layout.first_line(statement))) is not None
 
 
 def _is_formatted(layout: Layout, statement: ast.stmt, mode: Mode) -> bool:

@@ -67,6 +67,7 @@ from torchfix.transform import Effect, Finding, Held, Transform
 # The rule of thumb, four workers a GPU, for a process that uses all GPUs and for one that uses its own.
 _WHOLE_MACHINE = "min(4 * torch.cuda.device_count(), os.cpu_count() or 1)"
 _SHARE = "4"
+_EFFECTS = frozenset({Effect.PROCESS, Effect.MEMORY})
 _MODULES = ("os", "torch")  # what an expression may name without the file importing it
 _NAME_TAKEN = Held(
     "name-taken", "a name in the expression for num_workers means something else here, or nothing", "give another one with --num-workers"
@@ -101,7 +102,7 @@ def find(facts: Facts, options: Options) -> Iterator[Finding]:
         if given is None or is_constant(given, 0):
             if _has_work(facts.datasets.behind(loader)) and Consumers(loader).exist():
                 yield _without_workers(loader, given, options.num_workers or (_SHARE if shares else _WHOLE_MACHINE))
-        elif shares and not options.num_workers and ast.unparse(given) == _spelled(loader, _WHOLE_MACHINE)[0]:
+        elif facts.regions.is_distributed() and not options.num_workers and ast.unparse(given) == _spelled(loader, _WHOLE_MACHINE)[0]:
             yield Finding(
                 loader.call,
                 "every process starts as many workers as the whole machine should have",
@@ -122,17 +123,17 @@ def _without_workers(loader: Loader, given: ast.expr | None, expression: str) ->
     message = "batches are loaded in the training process"
     obstacle = obstacle_to_workers(loader)
     if obstacle is not None:
-        return Finding(loader.call, message, held=Held(obstacle.code, obstacle.text, obstacle.help))
+        return Finding(loader.call, message, effects=_EFFECTS, held=Held(obstacle.code, obstacle.text, obstacle.help))
     spelled, imports = _spelled(loader, expression)
     if spelled is None:
-        return Finding(loader.call, message, held=_NAME_TAKEN)
+        return Finding(loader.call, message, effects=_EFFECTS, held=_NAME_TAKEN)
     samples = loader.facts.datasets.behind(loader)
     draws = samples.have(Trait.RANDOM)
     return Finding(
         loader.call,
         message,
         (*_edits(loader, given, spelled), *imports),
-        frozenset({Effect.PROCESS, Effect.MEMORY, *((Effect.RNG,) if draws else ())}),
+        _EFFECTS | ({Effect.RNG} if draws else set()),
         "all code behind the loader is fit for worker processes" + ("" if draws else " and draws no random numbers"),
         (_NOTE, *((_RNG_NOTE,) if draws else ()), *((_OPENCV_NOTE,) if samples.have(Trait.OPENCV) else ())),
     )

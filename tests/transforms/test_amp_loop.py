@@ -134,6 +134,8 @@ def test_a_loop_in_an_autocast_region_is_left() -> None:
         pytest.param("float64", {"set_up": "model.double()\n"}, id="float64 weights"),
         pytest.param("float64", {"copy": "x, y = x.to(device).double(), y.to(device)"}, id="float64 batches"),
         pytest.param("not-cuda", {"device": 'torch.device("mps")'}, id="another device"),
+        pytest.param("anomaly-mode", {"set_up": "torch.autograd.set_detect_anomaly(True)\n"}, id="anomaly detection"),
+        pytest.param("forward-hooks", {"set_up": "model.register_forward_hook(keep)\n"}, id="a forward hook"),
         pytest.param("precision-chosen", {"set_up": "model.half()\n"}, id="half weights"),
         pytest.param("precision-chosen", {"set_up": "with torch.autocast('cuda'):\n    warm_up()\n"}, id="autocast elsewhere"),
     ],
@@ -207,6 +209,16 @@ if i % 2 == 1:
             ),
             id="a step that is skipped after unscaling",
         ),
+        pytest.param(
+            "skipped-update", CLIPPED.replace("1.0)", "1.0, error_if_nonfinite=True)"), id="clipping that raises at infinite gradients"
+        ),
+        pytest.param(
+            "skipped-update",
+            STEP.replace(
+                "optimizer.step()", "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nassert norm < 99\noptimizer.step()"
+            ),
+            id="an assertion about gradients",
+        ),
         pytest.param("clip-parameters", CLIPPED.replace("model.parameters()", "other.parameters()"), id="clipping something else"),
         pytest.param(
             "input-gradients", STEP.replace("optimizer.step()", "noise = x.grad.sign()\noptimizer.step()"), id="the batch's gradient"
@@ -260,6 +272,9 @@ def test_a_step_in_a_method_of_another_object_is_held() -> None:
         pytest.param("model-not-seen", {"model": "build().to(device)"}, id="a network out of sight"),
         pytest.param(
             "forward-elsewhere", {"step": STEP.replace("criterion(model(x), y)", "measure(x, y)")}, id="a helper computes the loss"
+        ),
+        pytest.param(
+            "unknown-loss", {"step": STEP.replace("criterion(", "library.loss(F.log_softmax(").replace(", y)", ", 1), y)")}, id="on float32"
         ),
         pytest.param("bce-loss", {"criterion": "nn.BCELoss()"}, id="BCELoss"),
         pytest.param("bce-loss", {"step": STEP.replace("criterion", "F.binary_cross_entropy")}, id="binary_cross_entropy"),

@@ -136,10 +136,16 @@ class Companions:
 
     def text(self, expression: ast.expr | None, companion: Companion) -> str | None:
         """How to write, where the companion is made, what an expression means in the loop; None where that is not known."""
-        current = expression
+        root = _root(expression) if expression is not None else None
+        if expression is None or root is None:
+            return None
+        attributes = ast.unparse(expression)[len(root.id) :]
+        current: ast.expr | None = root if companion.passes else expression
         for step in companion.passes:
             current = self._before(current, step) if current is not None else None
-        return ast.unparse(current) if current is not None and self._readable(current, companion.after) else None
+        if current is None or not self._readable(current, companion.after):
+            return None
+        return ast.unparse(current) + (attributes if companion.passes else "")
 
     def _before(self, expression: ast.expr, step: Pass) -> ast.expr | None:
         """What the calls of a function hand it where its body says ``expression``; the same where that is a global."""

@@ -198,9 +198,10 @@ class _Split:
         statement = self.block[index]
         trial = reader.copy(inside=True)
         trial.statement(statement)
-        if runs and trial.opaque:
-            return _unknown_loss(trial.opaque[0])
-        known = self._is_known(statement) and not trial.wanted
+        foreign = self._foreign(statement, trial)
+        if runs and foreign is not None:
+            return _unknown_loss(foreign)
+        known = self._is_known(statement) and not trial.wanted and not self._by_hand(trial, reader)
         if runs or (known and self._feeds(statement) and self._needs_autocast(statement, reader)):
             self.chosen.append(index)
             self.derived |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -210,6 +211,22 @@ class _Split:
             self.quiet.add(index)
         reader.statement(statement)
         return None
+
+    def _foreign(self, statement: ast.stmt, trial: Reader) -> ast.Call | None:
+        """A call of unknown code in a statement that runs a network, on what the network gives: it would run under autocast too."""
+        if trial.opaque:
+            return trial.opaque[0]
+        here = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+            inside = [node for item in (*call.args, *call.keywords) for node in ast.walk(item)]
+            given = any(node in self.runs or (isinstance(node, ast.Name) and node.id in here | self.derived) for node in inside)
+            if given and not self._is_known_call(call) and self.facts.models.run_by(call) is None:
+                return call
+        return None
+
+    def _by_hand(self, trial: Reader, reader: Reader) -> bool:
+        """Whether a statement multiplies matrices outside of any network, which autocast would turn to half precision."""
+        return any(node not in self.runs and not isinstance(node, ast.Name) for node in trial.made.keys() - reader.made.keys())
 
     def _feeds(self, statement: ast.stmt) -> bool:
         return statement in self.feeding.statements or any(self.facts.tree.is_within(item, statement) for item in self.feeding.statements)
@@ -230,12 +247,13 @@ class _Split:
 
     def _is_known(self, statement: ast.stmt) -> bool:
         """Whether a statement calls nothing but tensor operations, torch's own layers and losses, and builtins."""
-        return all(
+        return all(self._is_known_call(call) for call in ast.walk(statement) if isinstance(call, ast.Call))
+
+    def _is_known_call(self, call: ast.Call) -> bool:
+        return (
             (self.facts.calls.meaning(call) or "").startswith(("torch.", "builtins.", "time."))
             or (isinstance(call.func, ast.Attribute) and is_operation(call.func.attr))
             or self._is_torch_layer(call)
-            for call in ast.walk(statement)
-            if isinstance(call, ast.Call)
         )
 
     def _is_torch_layer(self, call: ast.Call) -> bool:
@@ -324,18 +342,22 @@ class _Split:
         """The calls that made a network, as this function knows them: one object for each."""
         if isinstance(node, ast.Call):
             wrapped = node.args[:1] if self.facts.calls.meaning(node) in WRAPPERS else []
-            source = (
-                wrapped[0]
-                if wrapped
-                else node.func.value
-                if isinstance(node.func, ast.Attribute) and self.facts.models.of(node.func.value)
-                else None
-            )
+            itself = isinstance(node.func, ast.Attribute) and self.facts.models.of(node.func.value)
+            source = wrapped[0] if wrapped else node.func.value if itself and isinstance(node.func, ast.Attribute) else None
             return self._objects(source, depth) if source is not None else frozenset([node])
         if isinstance(node, ast.Name) and depth < 8:
-            values = [binding.value for binding in self.facts.flow.reaching(node) if binding.value is not None]
-            return frozenset().union(*(self._objects(value, depth + 1) for value in values)) if values else frozenset([node.id])
+            bindings = [binding for binding in self.facts.flow.reaching(node) if binding.value is not None]
+            made = [self._unpacked(binding.value, binding.path) for binding in bindings if binding.value is not None]
+            found = [self._objects(value, depth + 1) if isinstance(value, ast.expr) else frozenset([value]) for value in made]
+            return frozenset().union(*found) if found else frozenset([node.id])
         return frozenset([dotted(node.value if isinstance(node, ast.Attribute) and not self.facts.models.of(node) else node)])
+
+    @staticmethod
+    def _unpacked(value: ast.expr, path: tuple[int, ...]) -> object:
+        """The expression that an unpacking assignment takes a name's value from, or which element of what."""
+        while path and isinstance(value, (ast.Tuple, ast.List)) and path[0] < len(value.elts):
+            value, path = value.elts[path[0]], path[1:]
+        return (value, path) if path else value
 
     # What leaves them -----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.autocast import BANNED, Treatment, treatment
-from torchfix.facts.calls import argument, keyword
+from torchfix.facts.calls import argument, is_constant, keyword
 from torchfix.facts.models import Network, derives
 from torchfix.facts.names import Definition
 from torchfix.facts.obstacle import Obstacle
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Methods by which a program asks to see gradients while the backward pass still runs.
 GRADIENT_HOOKS = ("register_hook", "register_full_backward_hook", "register_backward_hook", "register_post_accumulate_grad_hook")
+_FORWARD_HOOKS = ("register_forward_hook", "register_forward_pre_hook")
 LARGEST_HALF = 65504.0
 SMALLEST_HALF = 5.97e-8  # the smallest number above zero that float16 holds is 2 ** -24
 
@@ -61,6 +62,18 @@ _WORDS = {
         "decorate its forward with torch.amp.custom_fwd, its backward with custom_bwd",
     ),
     "float64": ("float64 or complex numbers", "keep this code in its own precision"),
+    "anomaly-mode": (
+        "anomaly detection, which stops at the infinite gradients that a scaler looks for",
+        "switch it off; it is for finding faults, not for training",
+    ),
+    "double-backward": (
+        "gradients taken by hand, which a loss scale would change",
+        "scale and unscale them by hand (torch's AMP examples, gradient penalty)",
+    ),
+    "forward-hooks": (
+        "a hook that takes tensors out of the forward pass, where they are half precision",
+        "convert them with .float() in the hook",
+    ),
     "gradient-hooks": ("a hook that would see scaled gradients", "divide them by scaler.get_scale() in the hook"),
     "half-overflow": ("a number that float16 cannot hold", "use torch.finfo(x.dtype).min, or a smaller number"),
     "half-to-numpy": ("tensors that go to NumPy, which has no bfloat16", "convert them with .float() first"),
@@ -109,6 +122,11 @@ class Hazards:
         for call in facts.calls.to("torch.set_default_dtype", "torch.set_default_tensor_type"):
             if not call.args or not _is_float32(facts, call.args[0]):
                 return _obstacle(facts, call, "float64")
+        for call in facts.calls.to("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly"):
+            if not any(is_constant(item, False) for item in (*call.args, *(item.value for item in call.keywords))):
+                return _obstacle(facts, call, "anomaly-mode")
+        for call in facts.calls.methods(*_FORWARD_HOOKS):
+            return _obstacle(facts, call, "forward-hooks")
         for call in facts.calls.methods("double"):
             if isinstance(call.func, ast.Attribute) and facts.models.is_module(call.func.value):
                 return _obstacle(facts, call, "float64")
@@ -260,6 +278,10 @@ def _in_call(facts: Facts, call: ast.Call, sigmoids: frozenset[str]) -> Obstacle
         return _obstacle(facts, call, "float64")
     if method and name in GRADIENT_HOOKS:
         return _obstacle(facts, call, "gradient-hooks")
+    if method and name in _FORWARD_HOOKS:
+        return _obstacle(facts, call, "forward-hooks")
+    if meaning == "torch.autograd.grad":
+        return _obstacle(facts, call, "double-backward")
     if meaning.startswith("torch.jit."):
         return _obstacle(facts, call, "torchscript")
     if method and name == "numpy":

@@ -210,7 +210,7 @@ class Reader:
 
     def copy(self, inside: bool = False) -> Reader:
         """A reader that knows the same names, for a trial."""
-        return Reader(self.facts, self.regions, self.restored, self.depth, inside, values=dict(self.values))
+        return Reader(self.facts, self.regions, self.restored, self.depth, inside, values=dict(self.values), made=dict(self.made))
 
     def want(self, reading: Reading, place: ast.AST) -> None:
         """Note that half precision must not reach a use."""

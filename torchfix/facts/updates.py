@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torchfix.facts.loops import Loop
 
 CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm")
+# What leaves an iteration before its step.
+_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise, ast.Assert)
 _DEPTH = 3  # functions followed into one another in search of gradient reads
 
 
@@ -66,7 +68,7 @@ class Updates:
 
     def of(self, loop: Loop) -> Update | Obstacle:
         """The loop's update, or why it is not of the plain kind: one loss, one backward pass, one optimizer, one step."""
-        obstacle = self._second_order() or self._hooks() or self._counts(loop)
+        obstacle = self._second_order(loop) or self._hooks() or self._counts(loop)
         if obstacle is not None:
             return obstacle
         backward, step = loop.backwards[0], loop.steps[0]
@@ -83,9 +85,9 @@ class Updates:
 
     # What is of another kind ----------------------------------------------------------------------------------
 
-    def _second_order(self) -> Obstacle | None:
-        """Gradients of gradients, anywhere in the file."""
-        grads = next(self._facts.calls.to("torch.autograd.grad"), None)
+    def _second_order(self, loop: Loop) -> Obstacle | None:
+        """Gradients of gradients, anywhere in the file or in what the loop calls."""
+        grads = next(self._facts.calls.to("torch.autograd.grad"), None) or next(self._calls_that_differentiate(loop), None)
         kept = [
             call
             for calls in self._facts.tree.calls.values()
@@ -100,6 +102,13 @@ class Updates:
             f"line {place.lineno} takes gradients by hand, which a loss scale would change",
             "scale and unscale that gradient by hand (torch's AMP examples, gradient penalty)",
         )
+
+    def _calls_that_differentiate(self, loop: Loop) -> Iterator[ast.Call]:
+        for call in (node for node in loop.nodes() if isinstance(node, ast.Call)):
+            function = called(self._facts, call)
+            inside = [node for node in ast.walk(function[1]) if isinstance(node, ast.Call)] if function is not None else []
+            if function is not None and any(function[0].calls.meaning(node) == "torch.autograd.grad" for node in inside):
+                yield call
 
     def _hooks(self) -> Obstacle | None:
         """Functions that see gradients while the backward pass still runs."""
@@ -205,18 +214,18 @@ class Updates:
                     f"line {getattr(node, 'lineno', 0)} reads gradients outside the branch that steps",
                     "read or clip gradients right before the step",
                 )
-            obstacle = self._foreign_gradients(node, optimizers)
+            obstacle = self._foreign_gradients(node, receiver(step), optimizers)
             if obstacle is not None:
                 return obstacle
             first = min(first, at, place)
         if first == len(block):
             return None
         for item in block[first:place]:
-            if any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in walk_here(item)):
+            if any(isinstance(node, _LEAVING) for node in walk_here(item)):
                 return Obstacle(
                     "skipped-update",
-                    f"line {item.lineno} may skip the step after gradients were read",
-                    "skip by not stepping under a condition that also holds scaler.update()",
+                    f"line {item.lineno} may leave the iteration after gradients were read and before the step",
+                    "leave the decision to the scaler, which skips steps with infinite gradients by itself",
                 )
         return block[first]
 
@@ -253,11 +262,20 @@ class Updates:
                 )
         return None
 
-    def _foreign_gradients(self, node: ast.AST, optimizers: tuple[Optimizer, ...]) -> Obstacle | None:
+    def _foreign_gradients(self, node: ast.AST, optimizer: ast.expr | None, optimizers: tuple[Optimizer, ...]) -> Obstacle | None:
         """Gradients of something that the optimizer does not step, which ``unscale_`` would leave scaled."""
         facts = self._facts
         if isinstance(node, ast.Call) and facts.calls.meaning(node) in CLIPS:
             given = argument(node, "parameters", 0)
+            strict = keyword(node, "error_if_nonfinite")
+            if strict is not None and not is_constant(strict.value, False):
+                return Obstacle(
+                    "skipped-update",
+                    f"line {node.lineno} raises on the infinite gradients that a scaler looks for",
+                    "leave the decision to the scaler, which skips such steps by itself",
+                )
+            if given is not None and optimizer is not None and _is_of_groups(given, optimizer):
+                return None
             clipped = parameter_owners(facts, given)
             for item in optimizers:
                 trained = argument(item.call, "params", 0)
@@ -298,6 +316,14 @@ def parameter_owners(facts: Facts, given: ast.expr | None) -> frozenset[object] 
             return None
         found |= {network.value for network in networks}
     return frozenset(found) or None
+
+
+def _is_of_groups(given: ast.expr, optimizer: ast.expr) -> bool:
+    """Whether an expression lists the parameters of an optimizer's own groups."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "param_groups" and dotted(node.value) == dotted(optimizer)
+        for node in ast.walk(given)
+    )
 
 
 def _is_same(facts: Facts, one: ast.expr | None, other: ast.expr | None) -> bool:

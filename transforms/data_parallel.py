@@ -384,8 +384,8 @@ class _Conversion:
 
     def _totals(self) -> Iterator[Edit]:
         for loop, total in self._facts.shares.totals:
-            helper = self._call("mean_over_processes" if total.joining is Joining.MEAN else "sum_over_processes")
-            yield InsertAfter(loop.node, f"{total.name.id} = {helper}({total.name.id})")
+            name, helper = ast.unparse(total.target), "mean_over_processes" if total.joining is Joining.MEAN else "sum_over_processes"
+            yield InsertAfter(loop.node, f"{name} = {self._call(helper)}({name})")
 
     def _decisions(self) -> Iterator[Edit]:
         distribution = self._facts.distribution

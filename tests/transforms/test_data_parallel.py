@@ -306,6 +306,14 @@ HELD = {
         ],
     ),
     "total that cannot be joined (trap 17)": ("total-unclear", [("total += loss.item()", "total += max(output[0].tolist())")]),
+    "total in a container (trap 17)": (
+        "total-unclear",
+        [
+            ("total += loss.item()", 'stats["loss"] += loss.item()'),
+            ("    total = 0.0\n", '    stats = {"loss": 0.0}\n'),
+            ("return total / len(loader)", 'return stats["loss"] / len(loader)'),
+        ],
+    ),
     "batches left to the wrapper (trap 23)": (
         "inputs-not-moved",
         [("        x, y = x.to(device), y.to(device)\n        output", "        output")],
@@ -331,6 +339,10 @@ HELD = {
         "rank-decides",
         [("        loss.backward()\n", "        try:\n            loss.backward()\n        except RuntimeError:\n            continue\n")],
     ),
+    "learning rate by the training loss": (
+        "rank-decides",
+        [(EPOCH, EPOCH + '        for group in optimizer.param_groups:\n            group["lr"] = 0.1 * loss\n')],
+    ),
     "steps by the clock": (
         "rank-decides",
         [
@@ -352,6 +364,13 @@ HELD = {
     "file written amid other work (trap 16)": (
         "effect-unseparated",
         [(EPOCH, EPOCH + '        size = open("log.txt", "a").write(str(loss))\n')],
+    ),
+    "standard output sent to a file": (
+        "effect-unseparated",
+        [
+            ("    torch.manual_seed(0)\n", "    torch.manual_seed(0)\n    sys.stdout = open('log.txt', 'w')\n"),
+            ("import os\n", "import os\nimport sys\n"),
+        ],
     ),
     "log read for its path": (
         "log-in-use",
@@ -649,6 +668,55 @@ CHANGED = {
             ),
         ],
         ["        if from_main_process(bad > 3):\n            return\n"],
+        [],
+    ),
+    "learning rate by the metric": (
+        [
+            (
+                EPOCH,
+                EPOCH
+                + '        if accuracy < 0.5:\n            for group in optimizer.param_groups:\n                group["lr"] *= 0.1\n',
+            )
+        ],
+        ["        if from_main_process(accuracy < 0.5):\n            for group"],
+        [],
+    ),
+    "decision by what a function collects": (
+        [
+            ("total += loss.item()", "total += loss.item()\n        history.append(loss.item())"),
+            ("device, epoch):", "device, epoch, history):"),
+            ("device, epoch)\n", "device, epoch, history)\n"),
+            ("    start = 0\n", "    start = 0\n    history = []\n"),
+            (EPOCH, EPOCH + "        if history[-1] < 0.1:\n            break\n"),
+        ],
+        ["        if from_main_process(history[-1] < 0.1):\n"],
+        [],
+    ),
+    "metric object that may wait for other processes": (
+        [
+            (EPOCH, EPOCH + "        print(metric.compute())\n"),
+            ("    start = 0\n", "    start = 0\n    metric = torchmetrics.Accuracy()\n"),
+            ("import torch\n", "import torch\nimport torchmetrics\n"),
+        ],
+        ["            print(epoch, repr(loss), repr(accuracy))\n        print(metric.compute())\n"],
+        [],
+    ),
+    "total written out": (
+        [("total += loss.item()", "total = total + loss.item()")],
+        ["    total = mean_over_processes(total)\n"],
+        [],
+    ),
+    "loss of two terms": (
+        [
+            ("loss = criterion(output, y)\n", "loss = criterion(output, y)\n        loss += 0.4 * criterion(output, y)\n"),
+            ("    return total / len(loader)", "    print(loss.item())\n    return total / len(loader)"),
+        ],
+        ["    if is_main_process():\n        print(loss.item())\n"],
+        ["(loss)\n"],
+    ),
+    "one-line block": (
+        [(STEP, STEP + "        if epoch == 0: print(loss.item())\n        for part in (1, 2): print(part); y = y\n")],
+        ["        if is_main_process() and epoch == 0: print(loss.item())\n        for part in (1, 2): print(part); y = y\n"],
         [],
     ),
     "the same test in all processes": (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts import replication
 from torchfix.facts.callees import called
-from torchfix.facts.calls import argument, receiver
+from torchfix.facts.calls import argument, is_constant, receiver
 from torchfix.facts.lockstep import Decision
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.replicas import Wrap
@@ -169,23 +169,40 @@ class Distribution:
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
-        """Where processes could part on the way to a run of the network, or to a place where they wait for one another."""
+        """Where processes could part on the way to a run of the network, to a place where they wait, or to another learning rate."""
         shares = self._facts.shares
         parted = [loader.call for loader in shares.loaders if shares.inline(loader) is not None]
         prepared = [first for first, _ in self._facts.reports.preparations]
-        return tuple(self._facts.lockstep.decisions([*prepared, *parted, *self.late_loads]))
+        return tuple(self._facts.lockstep.decisions([*prepared, *parted, *self.late_loads, *self._learning_rates]))
+
+    @cached_property
+    def _learning_rates(self) -> tuple[ast.stmt, ...]:
+        """The statements that set a learning rate by hand: ``group["lr"] = ...``."""
+        found = []
+        for node in ast.walk(self._facts.source.tree):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and is_constant(node.slice, "lr"):
+                found.append(self._facts.tree.statement(node))
+        return tuple(found)
 
     @cached_property
     def measures(self) -> tuple[ast.expr, ...]:
-        """What learning-rate schedulers are told that may differ between the processes."""
+        """What learning-rate schedulers and their like are told by ``step(...)`` that may differ between the processes."""
+        facts = self._facts
         found = []
-        for call in self._facts.calls.methods("step"):
+        for call in facts.calls.methods("step"):
             source, measured = receiver(call), argument(call, "metrics", 0)
-            if source is not None and measured is not None and self._facts.optimizers.is_scheduler(source):
-                found += [measured] if self._facts.lockstep.differs(measured) else []
+            if source is None or measured is None or facts.optimizers.of(source) or facts.optimizers.of(measured):
+                continue
+            if facts.script.is_started_by_guard(call) and facts.lockstep.differs(measured):
+                found.append(measured)
         return tuple(found)
 
     def _decisions(self) -> Iterator[Obstacle]:
+        for statement in self._learning_rates:
+            value = getattr(statement, "value", None)
+            if value is not None and self._facts.lockstep.differs(value):
+                words = f"line {statement.lineno} sets a learning rate by what one process finds, and the networks would drift apart"
+                yield Obstacle("rank-decides", words, "use a scheduler of torch.optim.lr_scheduler")
         for decision in self.decisions:
             if decision.each_step or decision.test is None:
                 line = getattr(decision.node, "lineno", 0)

@@ -63,7 +63,8 @@ _LOGGERS = _words(
 )
 _LOGGING_METHODS = frozenset(
     """add_scalar add_scalars add_image add_images add_histogram add_text add_graph add_figure add_hparams add_embedding add_video
-    add_audio add_pr_curve add_custom_scalars log_metric log_metrics log_artifact writerow writerows writeheader writelines""".split()
+    add_audio add_pr_curve add_custom_scalars log_metric log_metrics log_artifact writerow writerows writeheader writelines
+    addHandler""".split()
 )
 # A method with such a name, called for nothing but its effect on an object of a library, is taken to write.
 _SAVING = ("save", "write", "dump", "export")
@@ -74,7 +75,8 @@ _DOWNLOADS = _words("""urllib.request.urlretrieve torch.hub.load torch.hub.downl
 _SHELL = ("subprocess.", "os.system", "os.popen", "os.exec", "os.spawn")
 _ASKS = _words("builtins.input builtins.breakpoint pdb.set_trace ipdb.set_trace code.interact")
 
-# Calls that leave everything as it was: they only compute. Draws of random numbers are none of them.
+# Calls that leave everything as it was: they only compute. Draws of random numbers are none of them, and neither are metric
+# objects' compute(), which may wait for other processes.
 _PURE_MODULES = (
     "math.",
     "time.",
@@ -106,7 +108,7 @@ _PURE_METHODS = frozenset(
     double half bool type view reshape flatten squeeze unsqueeze permute transpose t eq ne gt lt ge le any all topk clone contiguous
     parameters named_parameters state_dict children named_children modules named_modules get_last_lr get_lr element_size is_contiguous
     astype dot nonzero unbind expand softmax sigmoid log_softmax clamp clip exists is_file is_dir absolute resolve as_posix with_suffix
-    with_name most_common diag trace nelement diagonal average compute result""".split()
+    with_name most_common diag trace nelement diagonal""".split()
 )
 
 

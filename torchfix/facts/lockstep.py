@@ -23,7 +23,7 @@ from torchfix.facts.values import ELEMENT, passed
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-_DIFFERING = ("time.", "random.", "numpy.random.", "datetime.datetime.now", "datetime.datetime.today", "uuid.", "secrets.", "os.getpid")
+_DIFFERING = ("time.", "random.", "numpy.random.", "datetime.datetime.now", "datetime.datetime.today", "uuid.", "secrets.", "tempfile.", "os.getpid")
 _DIFFERING_CALLS = frozenset(["builtins.input", "builtins.next", "builtins.id", "torch.cuda.memory_allocated", "torch.randperm"])
 _DRAWS = frozenset(["rand", "randn", "randint", "bernoulli", "multinomial", "normal"])
 _FIXED = (Bound.IMPORT, Bound.STAR, Bound.FUNCTION, Bound.CLASS)
@@ -68,8 +68,8 @@ class Lockstep:
         return self._asked[key]
 
     def _judge(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.expr) and self._facts.loaders.of(node):
-            return False  # its batches differ, their number does not
+        if isinstance(node, ast.expr) and self._is_kept_equal(node):
+            return False
         if isinstance(node, ast.Name):
             return isinstance(node.ctx, ast.Load) and self._name_differs(node)
         if isinstance(node, ast.Attribute):
@@ -77,6 +77,11 @@ class Lockstep:
         if isinstance(node, ast.Call) and self._call_differs(node):
             return True
         return any(self.differs(child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context))
+
+    def _is_kept_equal(self, node: ast.expr) -> bool:
+        """Whether an expression is a loader, whose batches differ but not their number, or a network or its optimizer."""
+        facts = self._facts
+        return bool(facts.loaders.of(node) or facts.replicas.held_by(node) or facts.models.is_module(node) or facts.optimizers.of(node))
 
     def _name_differs(self, name: ast.Name) -> bool:
         if self._facts.is_self(name):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.calls import argument, has_stars, is_constant, receiver
 from torchfix.facts.models import SELF_RETURNING, WRAPPERS
 from torchfix.facts.programs import is_main_guard
-from torchfix.facts.tree import FUNCTIONS
+from torchfix.facts.tree import FUNCTIONS, dotted
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -78,12 +78,21 @@ class Wrap:
 
     @cached_property
     def later_placing(self) -> ast.Call | None:
-        """The first ``.cuda()`` or ``.to(device)`` of a later expression that holds the wrapper."""
-        for call in self.facts.calls.methods("cuda", "to"):
-            transfer = self.facts.devices.transfer(call)
-            if transfer is not None and call not in self.placing and self in (self.facts.replicas.held_by(transfer.source) or ()):
-                return call
-        return None
+        """The ``.cuda()`` or ``.to(device)`` behind the wrap that first moves the network; None where it was moved before."""
+        moves = [call for call in self.facts.calls.methods("cuda", "to") if self.facts.devices.transfer(call) is not None]
+        if self.placing or any(self._is_moved_by(call) for call in moves):
+            return None
+        return next((call for call in moves if self in (self.facts.replicas.held_by(call.func.value) or ())), None)  # type: ignore[attr-defined]
+
+    def _is_moved_by(self, call: ast.Call) -> bool:
+        """Whether a call moves the network before it is wrapped."""
+        source, tree = receiver(call), self.facts.tree
+        if self.module is None or source is None:
+            return False
+        if tree.is_within(call, self.module) or any(value.node is call for value in self.facts.values.of(self.module) or ()):
+            return True
+        before = tree.function(call) is tree.function(self.call) and call.lineno < self.call.lineno
+        return before and dotted(source) is not None and dotted(source) == dotted(self.module)
 
     @cached_property
     def condition(self) -> ast.If | None:

@@ -119,17 +119,13 @@ class Reports:
         made = self._facts.names.definition(call.func)
         keeps = made is not None and isinstance(made.node, ast.ClassDef) and not derives(made, ("torch.",)) and bool(effects & REPORTS)
         statement = self._facts.tree.statement(call)
-        alone = (
-            isinstance(statement, ast.Assign)
-            and len(statement.targets) == 1
-            and isinstance(statement.targets[0], (ast.Name, ast.Attribute))
-        )
-        return (
-            alone
-            and self._is_inside(call)
-            and (Effect.OPEN in effects or keeps)
-            and self._facts.effects.own(call) in (None, Effect.OPEN, Effect.LOG)
-        )
+        named = isinstance(statement, ast.Assign) and len(statement.targets) == 1 and self._is_own(statement.targets[0])
+        makes = (Effect.OPEN in effects or keeps) and self._facts.effects.own(call) in (None, Effect.OPEN, Effect.LOG)
+        return named and makes and self._is_inside(call)
+
+    def _is_own(self, target: ast.expr) -> bool:
+        """Whether a target is a variable or an attribute of an object, rather than something of a module (``sys.stdout``)."""
+        return isinstance(target, ast.Name) or (isinstance(target, ast.Attribute) and self._facts.names.qualified(target.value) is None)
 
     def _is_inside(self, call: ast.Call) -> bool:
         """Whether a call runs from the main guard only, when the processes know each other."""

@@ -105,7 +105,7 @@ class Shares:
             if total.joining is Joining.UNKNOWN:
                 yield Obstacle(
                     "total-unclear",
-                    f"{total.name.id} (line {total.name.lineno}) adds up something of which the shares' totals cannot be joined",
+                    f"{ast.unparse(total.target)} (line {total.target.lineno}) adds up something of which the shares' totals cannot be joined",
                     "add loss.item(), or counts of samples, to a variable that is set to zero in front of the loop",
                 )
 

@@ -33,11 +33,11 @@ class Total:
     """One variable of a training loop.
 
     Args:
-        name: a use of it.
+        target: where the loop adds to it.
         joining: how the shares make the whole.
     """
 
-    name: ast.Name
+    target: ast.expr
     joining: Joining
 
 
@@ -46,27 +46,42 @@ def totals(loop: Loop) -> Iterator[Total]:
 
     What is the same in every process, such as a count of steps, is none of them.
     """
-    facts, seen = loop.facts, set()
+    found: dict[str, list[tuple[ast.expr, ast.expr | None]]] = {}
     for node in loop.nodes():
-        if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name) or node.target.id in seen:
-            continue
-        name = node.target
-        seen.add(name.id)
-        added = [item.value for item in _additions(loop, name)]
-        if any(facts.lockstep.differs(value) for value in added) and _is_read_behind(loop, name):
-            yield Total(name, _joining(loop, name, added))
+        for target, added in _addition(node):
+            found.setdefault(ast.unparse(target), []).append((target, added))
+    for additions in found.values():
+        target = additions[0][0]
+        differs = any(added is None or loop.facts.lockstep.differs(added) for _, added in additions)
+        if differs and not _begins_inside(loop, target) and _is_read_behind(loop, target):
+            known = [added for _, added in additions if added is not None]
+            whole = isinstance(target, ast.Name) and len(known) == len(additions)
+            yield Total(target, _joining(loop, target, known) if whole and isinstance(target, ast.Name) else Joining.UNKNOWN)
 
 
-def _additions(loop: Loop, name: ast.Name) -> list[ast.AugAssign]:
-    added = [item for item in loop.nodes() if isinstance(item, ast.AugAssign)]
-    return [item for item in added if isinstance(item.target, ast.Name) and item.target.id == name.id]
+def _addition(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What a statement adds to, and what it adds: ``a += b`` and ``a = a + b``; None for what is not simply added."""
+    if isinstance(node, ast.AugAssign):
+        yield node.target, node.value if isinstance(node.op, ast.Add) else None
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
+        for target in node.targets:
+            words = ast.unparse(target)
+            for one, other in ((node.value.left, node.value.right), (node.value.right, node.value.left)):
+                if ast.unparse(one) == words:
+                    yield target, other
+
+
+def _begins_inside(loop: Loop, target: ast.expr) -> bool:
+    """Whether a variable gets a new value inside the loop, so that it is no total of the whole loop."""
+    bindings = loop.facts.names.bindings(target) if isinstance(target, ast.Name) else []
+    inside = (binding.node for binding in bindings if binding.how is Bound.ASSIGN and loop.facts.tree.is_within(binding.node, loop.node))
+    return any(not any(True for _ in _addition(node)) for node in inside)
 
 
 def _joining(loop: Loop, name: ast.Name, added: list[ast.expr]) -> Joining:
-    bindings = loop.facts.names.bindings(name)
-    starts = [binding for binding in bindings if binding.how is Bound.ASSIGN]
-    sums = all(isinstance(item.op, ast.Add) for item in _additions(loop, name))
-    if not sums or not starts or not all(_starts_at_zero(loop, binding.node, binding.value) for binding in starts):
+    starts = [binding for binding in loop.facts.names.bindings(name) if binding.how is Bound.ASSIGN]
+    starts = [binding for binding in starts if not any(True for _ in _addition(binding.node))]
+    if not starts or not all(_starts_at_zero(loop, binding.node, binding.value) for binding in starts):
         return Joining.UNKNOWN
     kinds = {loop.facts.reductions.of(value) for value in added}
     if kinds == {Reduction.MEAN}:
@@ -87,6 +102,14 @@ def _starts_at_zero(loop: Loop, node: ast.AST, value: ast.expr | None) -> bool:
     return zero and all(tree.is_within(node, outer) for outer in around)
 
 
-def _is_read_behind(loop: Loop, name: ast.Name) -> bool:
-    end = loop.node.end_lineno or loop.node.lineno
-    return any(isinstance(use.ctx, ast.Load) and use.lineno > end for use in loop.facts.names.uses(name))
+def _is_read_behind(loop: Loop, target: ast.expr) -> bool:
+    """Whether what a loop adds to is read behind the loop; of an object's attribute or a container's item, anywhere else."""
+    tree, end = loop.facts.tree, loop.node.end_lineno or loop.node.lineno
+    if isinstance(target, ast.Name):
+        return any(isinstance(use.ctx, ast.Load) and use.lineno > end for use in loop.facts.names.uses(target))
+    if isinstance(target, ast.Attribute):
+        alike: list[ast.expr] = [*tree.attributes.get(target.attr, ())]
+    else:
+        root = target.value if isinstance(target, ast.Subscript) else target
+        alike = [*loop.facts.names.uses(root)] if isinstance(root, ast.Name) else [*tree.attributes.get(getattr(root, "attr", ""), ())]
+    return any(isinstance(getattr(use, "ctx", None), ast.Load) and not tree.is_within(use, loop.node) for use in alike)

@@ -120,14 +120,13 @@ class Creations:
                 yield Creation(factory, name, steps, move, first)
 
     def legacy_on_device(self) -> Iterator[Creation]:
-        """Every ``torch.cuda.FloatTensor(...)`` whose argument is understood, with the method that fills it, in text order."""
+        """Every ``torch.cuda.FloatTensor(...)`` that copies data or fills its memory in a second step, in text order."""
         for call in self._facts.calls.to(*(f"torch.cuda.{name}" for name in LEGACY if name != "Tensor")):
-            if self.given(call) is None:
-                continue
             above = self._facts.tree.parent(call)
             filling = self._facts.tree.parent(above) if isinstance(above, ast.Attribute) and above.attr in _FILLING else None
             steps = (filling,) if isinstance(filling, ast.Call) else ()
-            yield Creation(call, last_name(call.func) or "", steps, None)
+            if self.given(call) is Given.DATA or (self.given(call) is Given.SIZES and steps):
+                yield Creation(call, last_name(call.func) or "", steps, None)
 
     def _made(self, expression: ast.expr) -> tuple[ast.Call, str, tuple[ast.expr, ...]] | None:
         """The factory call at the bottom of an expression, its name and the steps around it."""

@@ -290,16 +290,16 @@ def test_edits_of_one_call_do_not_disturb_each_other() -> None:
         pytest.param("x = f(-1)", "f(-1)", "$p ** 2", "-1", "x = (-1) ** 2", id="a sign before a power"),
         pytest.param("x = f(await y)", "f(await y)", "$p.z", "await y", "x = (await y).z", id="an await"),
         pytest.param("x = f(1)", "f(1)", "$p.real", "1", "x = (1).real", id="a number before a dot"),
-        pytest.param(
-            "x = f(a +\n      b)", "f(a +\n      b)", "$p", "a +\n      b", "x = (a +\n      b)", id="line breaks need brackets"
-        ),
+        pytest.param("x = f(a +\n      b)", "f(a +\n      b)", "$p", "a +\n      b", "x = (a +\n      b)", id="line breaks need brackets"),
         pytest.param("f(a)[i] = 1", "f(a)", "$p", "a", "a[i] = 1", id="in a target"),
         pytest.param("x = f(  # why\n    a)", "a", "g($p)", "a", "x = f(  # why\n    g(a))", id="a comment outside"),
         pytest.param("x = f(g(a,  # y\n b)).c", "f(g(a,  # y\n b)).c", "$p", "g(a,  # y\n b)", "x = g(a,  # y\n b)", id="a comment inside"),
         pytest.param("x = f(a)", "f(a)", '"$q" % $p', "a", 'x = "$q" % a', id="a dollar that is no hole"),
         pytest.param("x = f(a, a)", "f(a, a)", "$p + $p", "a", "x = a + a", id="a hole twice"),
         pytest.param("f(x for x in y)", "(x for x in y)", "g($p)", "y", "f(g(y))", id="a generator in the brackets of a call"),
-        pytest.param("f(x for x in y)", "(x for x in y)", "$p, 1", "(x for x in y)", "f(((x for x in y), 1))", id="such a generator as a part"),
+        pytest.param(
+            "f(x for x in y)", "(x for x in y)", "$p, 1", "(x for x in y)", "f(((x for x in y), 1))", id="such a generator as a part"
+        ),
         pytest.param("@f(a)\ndef g(): pass", "f(a)", "$p", "a", "@a\ndef g(): pass", id="a decorator"),
         pytest.param("x: f(a) = 1", "f(a)", "$p", "a", "x: a = 1", id="an annotation"),
         pytest.param("def g(x=f(a)): pass", "f(a)", "$p if q else r", "a", "def g(x=a if q else r): pass", id="a default"),
@@ -358,15 +358,13 @@ def test_replaced_statement(before: str, template: str, after: str) -> None:
 
 def test_replaced_function_goes_with_its_decorators() -> None:
     """Decorators belong to the statement that is replaced; the comment above stays."""
-    source = read(
-        """
+    source = read("""
         # about f
         @a
         @b(1)
         def f(): pass
         x = 1
-        """
-    )
+        """)
     assert edited(source, [Replace(statement(source, "def f"), "f = None")]) == "# about f\nf = None\nx = 1\n"
 
 
@@ -433,8 +431,7 @@ def test_insertion_in_front(before: str, after: str) -> None:
 
 def test_f91_insertion_goes_above_decorators_and_their_comments() -> None:
     """Nothing is put between a decorator and its function, or between them and the comment above."""
-    source = read(
-        """
+    source = read("""
         import torch
 
         @torch.jit.script  # compiled: leave alone
@@ -449,8 +446,7 @@ def test_f91_insertion_goes_above_decorators_and_their_comments() -> None:
             def inner(y):
                 return y.cuda().item()
             return inner(x)
-        """
-    )
+        """)
     edits = [InsertBefore(function(source, "a"), "one = 1"), InsertBefore(function(source, "b"), "two = 2")]
     expected = source.text.replace("@torch.jit", "one = 1\n@torch.jit").replace("# about b", "two = 2\n# about b")
     assert edited(source, edits) == expected
@@ -479,8 +475,7 @@ def test_insertion_behind_a_block_leaves_the_block_its_comments() -> None:
 
 def test_wrap_moves_code_and_comments_but_no_text_of_strings() -> None:
     """Lines that begin inside a string, and lines left of the margin, stay where they are."""
-    source = read(
-        """
+    source = read("""
         def f():
             # start
             a = '''
@@ -494,8 +489,7 @@ def test_wrap_moves_code_and_comments_but_no_text_of_strings() -> None:
             c = 1 + \\
                 2
             # end
-        """
-    )
+        """)
     edit = Wrap(statement(source, "a"), statement(source, "c"), "with w as v:")
     expected = """
         def f():
@@ -518,15 +512,13 @@ def test_wrap_moves_code_and_comments_but_no_text_of_strings() -> None:
 
 def test_wraps_nest_and_carry_the_edits_inside() -> None:
     """A wrap in a wrap is indented twice; what is edited in it is written first."""
-    source = read(
-        """
+    source = read("""
         a(1)
         for x in y:
             b(x,
               2)
         c(3)
-        """
-    )
+        """)
     a, loop, c = statement(source, "a"), statement(source, "for"), statement(source, "c")
     edits = [
         Wrap(a, c, "try:", "finally:\n    close()"),
@@ -650,8 +642,7 @@ def test_f75_statements_joined_by_semicolon_and_backslash_stay_apart() -> None:
 
 def test_f79_type_comments_stay_on_their_lines() -> None:
     """A type comment keeps its place behind an assignment, a loop header and a parameter."""
-    source = read(
-        """
+    source = read("""
         def f(
             a,  # type: int
             b,  # type: torch.Tensor
@@ -661,8 +652,7 @@ def test_f79_type_comments_stay_on_their_lines() -> None:
             for i in range(a):  # type: int
                 x = x + b.cuda()
             return x
-        """
-    )
+        """)
     loop = statement(source, "for")
     edits = [
         Replace(expression(source, "torch.zeros(a).cuda()"), "$x", {"x": call(source, "torch.zeros")}),

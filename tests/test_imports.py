@@ -74,10 +74,20 @@ def test_torch_goes_behind_torch(before: str, after: str) -> None:
         pytest.param("from torch.nn import Module\n", "from torch.nn import Module, Linear\n", id="one name"),
         pytest.param("from torch.nn import Module  # base\n", "from torch.nn import Module, Linear  # base\n", id="with a comment"),
         pytest.param("from torch.nn import Module as M\n", "from torch.nn import Module as M, Linear\n", id="under another name"),
-        pytest.param("from torch.nn import (\n    Module,\n)\n", "from torch.nn import (\n    Module,\n)\nfrom torch.nn import Linear\n", id="in parentheses"),
+        pytest.param(
+            "from torch.nn import (\n    Module,\n)\n",
+            "from torch.nn import (\n    Module,\n)\nfrom torch.nn import Linear\n",
+            id="in parentheses",
+        ),
         pytest.param("from torch.nn import *\n", "from torch.nn import *\nfrom torch.nn import Linear\n", id="a star"),
-        pytest.param("from torch.nn import Module; x = 1\n", "from torch.nn import Linear\nfrom torch.nn import Module; x = 1\n", id="on a shared line"),
-        pytest.param(f"from torch.nn import {'M' * 70}\n", f"from torch.nn import {'M' * 70}\nfrom torch.nn import Linear\n", id="a long line"),
+        pytest.param(
+            "from torch.nn import Module; x = 1\n",
+            "from torch.nn import Linear\nfrom torch.nn import Module; x = 1\n",
+            id="on a shared line",
+        ),
+        pytest.param(
+            f"from torch.nn import {'M' * 70}\n", f"from torch.nn import {'M' * 70}\nfrom torch.nn import Linear\n", id="a long line"
+        ),
     ],
 )
 def test_a_name_joins_the_import_of_its_module(before: str, after: str) -> None:
@@ -96,8 +106,7 @@ def test_several_imports_come_in_one_order() -> None:
 
 def test_f67_import_stands_before_its_first_need() -> None:
     """An import goes above the first edited statement that runs on import, behind docstring and ``__future__``."""
-    source = read(
-        """
+    source = read("""
         '''Doc.'''
         from __future__ import annotations
 
@@ -110,8 +119,7 @@ def test_f67_import_stands_before_its_first_need() -> None:
 
         def make():
             return torch.nn.DataParallel(torch.nn.Linear(1, 1))
-        """
-    )
+        """)
     late = [SetArgument(call(source, "torch.nn.Linear"), "bias", "os.sep"), AddImport("os"), AddImport("torch.distributed")]
     text = edited(source, late)
     assert text.index("annotations") < text.index("import os\nimport sys\n") < text.index("sys.path")
@@ -136,16 +144,14 @@ def test_import_goes_above_what_else_is_inserted_there() -> None:
 
 def test_f65_comments_around_a_removed_import_stay() -> None:
     """The comment above a removed import stays, and so does the one behind it."""
-    source = read(
-        """
+    source = read("""
         # keep: legal wants this line
         from torch.cuda.amp import autocast
         # keep: second note
         import os  # trailing note
 
         print(autocast)
-        """
-    )
+        """)
     edits = [
         Replace(expression(source, "autocast"), "torch.autocast"),
         RemoveImport("torch.cuda.amp", "autocast"),

@@ -233,6 +233,19 @@ def test_wrong_usage(torchfix: Command, train: Path, words: list[str], error: st
     assert train.read_bytes() == TOY
 
 
+@pytest.mark.parametrize("words", [(), ("train.py",), ("-",), ("rules",)])
+def test_a_working_folder_that_is_gone(torchfix: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    """Where nothing has a place any more, the command says so."""
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+
+    ended = torchfix(*words)
+
+    assert (ended.code, ended.out) == (2, b"")
+    assert ended.error == "error: the working folder cannot be used: No such file or directory; change into another one\n"
+
+
 def test_an_unknown_option_names_the_nearest(torchfix: Command) -> None:
     """A mistyped option is wrong usage."""
     ended = torchfix("--slect", "toys")

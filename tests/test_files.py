@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,8 +71,8 @@ def test_a_missing_path_is_refused_before_any_work(folder: Path) -> None:
     """Every missing path is named."""
     lay(folder, "a.py")
 
-    with pytest.raises(UsageError, match="no such file or folder: nope.py, gone"):
-        walked("a.py", "nope.py", "gone")
+    with pytest.raises(UsageError, match="no such file or folder: nope.py, gone, ''"):
+        walked("a.py", "nope.py", "gone", "")
 
 
 def test_a_named_file_is_taken_whatever_its_name(folder: Path) -> None:
@@ -179,6 +181,62 @@ def test_a_folder_that_cannot_be_read_fails_alone(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "scandir", refusing)
 
     assert walked(".") == ["a.py", "locked!unreadable"]
+
+
+def test_links_in_a_circle_lead_nowhere(folder: Path) -> None:
+    """A link to itself, or to one that links back, is skipped like any other that has no target."""
+    lay(folder, "a.py")
+    (folder / "self.py").symlink_to("self.py")
+    (folder / "there.py").symlink_to("back.py")
+    (folder / "back.py").symlink_to("there.py")
+
+    assert walked(".") == ["a.py", "back.py!broken-link", "self.py!broken-link", "there.py!broken-link"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(PermissionError(errno.EACCES, "Permission denied"), id="in a folder that may not be entered"),
+        pytest.param(FileNotFoundError(errno.ENOENT, "No such file or directory"), id="gone since its folder was listed"),
+    ],
+)
+def test_a_file_that_cannot_be_asked_for_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    """A name without a file behind it that can be reached is a failure, not a link that leads nowhere."""
+    lay(folder, "a.py", "locked/b.py")
+    ask = os.stat
+
+    def refusing(path: str, **options: Any) -> os.stat_result:
+        if os.path.basename(path) == "b.py":
+            raise error
+        return ask(path, **options)
+
+    monkeypatch.setattr(os, "stat", refusing)
+
+    assert walked(".") == ["a.py", "locked/b.py!unreadable"]
+
+
+def test_a_named_file_that_may_not_be_asked_for_is_not_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a file in a locked folder is there nobody knows, so it fails with the reason instead of ending the run."""
+
+    def refusing(path: str, **options: Any) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "lstat", refusing)
+    monkeypatch.setattr(os, "stat", refusing)
+
+    assert walked("locked/b.py") == ["locked/b.py!unreadable"]
+
+
+def test_folders_as_deep_as_they_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The depth of a tree is no depth of calls."""
+    path = "/".join(["d"] * 400 + ["a.py"])
+    lay(folder, path)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 200)
+    try:
+        assert walked(".") == [path]
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_an_unreadable_file_is_named_with_the_next_step(folder: Path) -> None:

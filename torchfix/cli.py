@@ -35,6 +35,7 @@ def command(words: Sequence[str]) -> int:
     """Run the command with some words behind its name and give its exit code."""
     name, app, rest = ("torchfix rules", _rules_app, words[1:]) if words[:1] == ["rules"] else ("torchfix", _fix_app, words)
     try:
+        files.check_working_folder()
         app(args=list(rest), prog_name=name)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0

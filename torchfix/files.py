@@ -59,35 +59,46 @@ def walk(paths: Sequence[str], exclude: Patterns, force_exclude: bool = False) -
     Raises:
         UsageError: a path does not exist.
     """
-    missing = [path for path in paths if not os.path.lexists(path)]
+    missing = [path for path in paths if _is_missing(path)]
     if missing:
-        raise UsageError(f"no such file or folder: {', '.join(map(shown, missing))}")
+        raise UsageError(f"no such file or folder: {', '.join(shown(path) if path else repr(path) for path in missing)}")
     roots = [os.path.realpath(path) for path in paths]
     found: dict[str, Found | Result] = {}
     real_files: set[tuple[int, int]] = set()
     for entry in (entry for path in paths for entry in _entries(path, exclude, force_exclude)):
-        file = entry if isinstance(entry, Result) else _admit(entry, roots)
-        if isinstance(file, Found):
-            status = os.stat(file.real)
-            if (status.st_dev, status.st_ino) in real_files:
-                continue
-            real_files.add((status.st_dev, status.st_ino))
-        found.setdefault(file.path, file)
+        file, identity = (entry, None) if isinstance(entry, Result) else _admit(entry, roots)
+        if identity is None or identity not in real_files:
+            found.setdefault(file.path, file)
+        if identity is not None:
+            real_files.add(identity)
     return [found[name] for name in sorted(found, key=lambda name: name.split("/"))]
 
 
-def _admit(path: str, roots: Sequence[str]) -> Found | Result:
-    """What becomes of one file of a walk."""
+def _is_missing(path: str) -> bool:
+    """Whether there is nothing of that name; what may not be asked may be there."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return not isinstance(error, PermissionError)
+    return False
+
+
+def _admit(path: str, roots: Sequence[str]) -> tuple[Found | Result, tuple[int, int] | None]:
+    """What becomes of one file of a walk, and for one to look at what tells it from all others."""
     real = os.path.realpath(path)
-    if not os.path.exists(real):
-        return _skipped(path, "broken-link", "the link leads nowhere", "remove it or mend its target")
-    if not os.path.isfile(real):
-        return _skipped(path, "not-a-file", "it is no regular file")
+    try:
+        status = os.stat(real)
+    except OSError as error:
+        if os.path.islink(path) and not isinstance(error, PermissionError):
+            return _skipped(path, "broken-link", "the link leads nowhere", "remove it or mend its target"), None
+        return Result(shown(path), Outcome.FAILED, reason=_reason(error, "read")), None
+    if not stat.S_ISREG(status.st_mode):
+        return _skipped(path, "not-a-file", "it is no regular file"), None
     if not any(inside(real, root) for root in roots):
-        return _skipped(path, "outside", f"the link leads out of the given paths, to {shown(real)}", "name its target itself")
+        return _skipped(path, "outside", f"the link leads out of the given paths, to {shown(real)}", "name its target itself"), None
     if path.endswith(".ipynb"):
-        return _skipped(path, "notebook", "notebooks are not read yet", "export it as a script")
-    return Found(shown(real), real)
+        return _skipped(path, "notebook", "notebooks are not read yet", "export it as a script"), None
+    return Found(shown(real), real), (status.st_dev, status.st_ino)
 
 
 def _skipped(path: str, code: str, text: str, help: str = "") -> Result:
@@ -109,18 +120,27 @@ def _entries(path: str, exclude: Patterns, force_exclude: bool) -> Iterator[str 
 
 
 def _descend(folder: str, exclusion: Exclusion) -> Iterator[str | Result]:
-    try:
-        with os.scandir(folder) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-    except OSError as error:
-        yield Result(shown(folder), Outcome.FAILED, reason=_reason(error, "read"))
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            if not exclusion.leaves_out(folder, entry.name, is_folder=True):
-                yield from _descend(entry.path, exclusion)
-        elif entry.name.endswith(".py") and not entry.is_dir() and not exclusion.leaves_out(folder, entry.name, is_folder=False):
-            yield entry.path
+    folders = [folder]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            yield Result(shown(folder), Outcome.FAILED, reason=_reason(error, "read"))
+            continue
+        below = []
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if not exclusion.leaves_out(folder, entry.name, is_folder=True):
+                    below.append(entry.path)
+            elif (
+                entry.name.endswith(".py")
+                and not os.path.isdir(entry.path)
+                and not exclusion.leaves_out(folder, entry.name, is_folder=False)
+            ):
+                yield entry.path
+        folders += reversed(below)
 
 
 def _forced_out(path: str, exclusion: Exclusion) -> bool:
@@ -394,6 +414,18 @@ def _keep_owner(path: str, status: os.stat_result) -> None:
     if os.name == "posix" and (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
         with contextlib.suppress(PermissionError):
             os.chown(path, status.st_uid, status.st_gid)
+
+
+def check_working_folder() -> None:
+    """Make sure that the folder in which the command runs is still there.
+
+    Raises:
+        UsageError: it was removed, or may not be entered.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the working folder cannot be used: {error.strerror}; change into another one") from error
 
 
 def check_output(path: str) -> None:

@@ -104,7 +104,7 @@ def _named(config: str) -> tuple[str, Mapping[str, Any]]:
 def _nearest_file(start: str) -> tuple[str | None, Mapping[str, Any] | None]:
     for folder in files.upward(start):
         own, shared = os.path.join(folder, "torchfix.toml"), os.path.join(folder, "pyproject.toml")
-        if os.path.exists(own):
+        if os.path.isfile(own):
             return files.shown(own), files.read_toml(own)
         data = files.read_if_there(shared)
         if data is not None and b"torchfix" in data:

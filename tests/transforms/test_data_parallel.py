@@ -715,8 +715,8 @@ CHANGED = {
         ["(loss)\n"],
     ),
     "one-line block": (
-        [(STEP, STEP + "        if epoch == 0: print(loss.item())\n        for part in (1, 2): print(part); y = y\n")],
-        ["        if is_main_process() and epoch == 0: print(loss.item())\n        for part in (1, 2): print(part); y = y\n"],
+        [(STEP, STEP + "        if epoch == 0: print(loss.item())\n        for part in y: print(1); part.add_(0)\n")],
+        ["        if is_main_process() and epoch == 0: print(loss.item())\n        for part in y: print(1); part.add_(0)\n"],
         [],
     ),
     "the same test in all processes": (
@@ -735,6 +735,11 @@ CHANGED = {
     "printing and saving": (
         [],
         ["        if is_main_process():\n            print(epoch, repr(loss), repr(accuracy))\n            torch.save("],
+        [],
+    ),
+    "a comment begins a new part": (
+        [("    torch.manual_seed(0)\n", "    print('ready')\n\n    # Part one\n    print('go')\n    torch.manual_seed(0)\n")],
+        ["        print('ready')\n\n    # Part one\n    if is_main_process():\n        print('go')\n    torch"],
         [],
     ),
     "printing now and then": (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Effect(enum.Enum):
     """What a call does to the outside."""
 
-    PRINT = "prints"
+    PRINT = "prints or draws"
     WRITE = "writes a file"
     LOG = "writes to a log"
     OPEN = "opens a file or a log for writing"
@@ -170,7 +170,9 @@ class Effects:
             return None
         if meaning in ("yaml.dump", "yaml.safe_dump") and argument(call, "stream", 1) is None:
             return None
-        return Effect.WRITE if meaning in _WRITES else self._of_method(call, meaning)
+        if meaning in _WRITES:
+            return Effect.WRITE
+        return Effect.PRINT if meaning.startswith("matplotlib.pyplot.") else self._of_method(call, meaning)
 
     def _downloads(self, call: ast.Call, meaning: str) -> bool:
         asked = argument(call, "download")

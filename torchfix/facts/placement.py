@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 from torchfix.facts.calls import argument
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.tree import FUNCTIONS, last_name
+from torchfix.facts.values import Value
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 _NUMBERED = re.compile(r"cuda:(\d+)\Z")
+_LIMIT = 8  # copies and views of a batch followed into one another
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OTHERS = re.compile(r"(mps|xpu|npu|hpu|xla|mlu|musa)(:\d+)?\Z")
 
@@ -157,18 +159,17 @@ class Placement:
 
 
 def is_batch_moved(facts: Facts, expression: ast.expr, _depth: int = 0) -> bool:
-    """Whether a part of a batch has surely not stayed where the loader left it; anything that is no batch counts as moved."""
-    if _depth > 8:
+    """Whether a part of a batch is moved from where the loader left it, on some way; anything that is no batch counts as moved."""
+    values = facts.values.of(expression)
+    return not values or _depth > _LIMIT or any(_is_moved(expression, value, _depth) for value in values)
+
+
+def _is_moved(expression: ast.expr, value: Value, depth: int) -> bool:
+    node, facts = value.node, value.facts
+    if not isinstance(node, ast.Call) or value.path:
+        return not (value.path and facts.loaders.batch_source(expression))
+    if facts.calls.meaning(node) == "torch.autograd.Variable" and node.args:
+        return is_batch_moved(facts, node.args[0], depth + 1)
+    if last_name(node.func) in ("to", "cuda") or not isinstance(node.func, ast.Attribute):
         return True
-    for value in facts.values.of(expression) or ():
-        node = value.node
-        if isinstance(node, ast.Call) and not value.path and value.facts.calls.meaning(node) == "torch.autograd.Variable" and node.args:
-            if not is_batch_moved(value.facts, node.args[0], _depth + 1):
-                return False
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not value.path:
-            moves = last_name(node.func) in ("to", "cuda")
-            if not moves and value.facts.loaders.batch_source(node) and not is_batch_moved(value.facts, node.func.value, _depth + 1):
-                return False
-        elif value.path and value.facts.loaders.batch_source(expression):
-            return False
-    return True
+    return not facts.loaders.batch_source(node) or is_batch_moved(facts, node.func.value, depth + 1)

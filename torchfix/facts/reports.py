@@ -32,12 +32,12 @@ class Reports:
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """Neighbouring statements that only report, each as its first and its last."""
-        return tuple(run for block in self._blocks() for run in _runs(block, self._is_report))
+        return tuple(run for block in self._blocks() for run in self._grouped(block, self._is_report))
 
     @cached_property
     def preparations(self) -> tuple[Run, ...]:
         """Neighbouring statements that download or prepare files which all processes read."""
-        return tuple(run for block in self._blocks() for run in _runs(block, self._prepares))
+        return tuple(run for block in self._blocks() for run in self._grouped(block, self._prepares))
 
     @cached_property
     def opened(self) -> tuple[ast.Call, ...]:
@@ -81,6 +81,23 @@ class Reports:
                     continue
                 roots += [inner for name in _BLOCKS if (inner := getattr(statement, name, None))]
                 roots += [item.body for name in ("handlers", "cases") for item in getattr(statement, name, ())]
+
+    def _grouped(self, block: list[ast.stmt], belongs: Callable[[ast.stmt], bool]) -> Iterator[Run]:
+        """The runs of neighbours in a block that belong together; a comment between two of them begins a new one."""
+        run: list[ast.stmt] = []
+        for statement in block:
+            follows = bool(run) and not self._comment_between(run[-1], statement)
+            if run and not (follows and belongs(statement)):
+                yield run[0], run[-1]
+                run = []
+            if belongs(statement):
+                run.append(statement)
+        if run:
+            yield run[0], run[-1]
+
+    def _comment_between(self, one: ast.stmt, other: ast.stmt) -> bool:
+        lines = self._facts.source.lines[(one.end_lineno or one.lineno) : other.lineno - 1]
+        return any(line.lstrip().startswith("#") for line in lines)
 
     def _is_report(self, statement: ast.stmt) -> bool:
         return self._facts.effects.only_reports(statement) and self._has_own_lines(statement)
@@ -166,16 +183,3 @@ class Reports:
     def _is_covered_node(self, node: ast.AST) -> bool:
         call = self._facts.tree.nearest(node, ast.Call)
         return call is not None and self._is_covered(call)
-
-
-def _runs(block: list[ast.stmt], belongs: Callable[[ast.stmt], bool]) -> Iterator[Run]:
-    first: ast.stmt | None = None
-    last: ast.stmt | None = None
-    for statement in block:
-        if belongs(statement):
-            first, last = first or statement, statement
-        elif first is not None and last is not None:
-            yield first, last
-            first = None
-    if first is not None and last is not None:
-        yield first, last

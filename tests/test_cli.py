@@ -267,6 +267,16 @@ def test_a_wrong_configuration(torchfix: Command, folder: Path, train: Path) -> 
     assert torchfix("--isolated").code == 1
 
 
+def test_a_broken_configuration_that_is_not_ours(torchfix: Command, folder: Path, train: Path) -> None:
+    """What cannot be read of Black's settings is a warning beside the findings."""
+    (folder / "pyproject.toml").write_text("[tool.black\n")
+
+    ended = torchfix()
+
+    assert (ended.code, ended.text) == (1, LINE)
+    assert ended.error.startswith("warning: pyproject.toml: not valid TOML: ")
+
+
 # Bad files: code 3, the others done
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import io
 import os
 import pickle
 import signal
@@ -336,6 +337,55 @@ def test_writing_keeps_hard_links(folder: Path) -> None:
     assert (folder / "b.py").read_bytes() == b"new"
     assert os.path.samefile(folder / "a.py", folder / "b.py")
     assert sorted(os.listdir(folder)) == ["a.py", "b.py"]
+
+
+def test_a_disk_that_takes_only_a_part_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with hard links, which is written in place, gets all of its bytes however many calls that takes."""
+    (folder / "a.py").write_bytes(b"old")
+    os.link(folder / "a.py", folder / "b.py")
+
+    class Slow(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data)[:2])
+
+    def opening(path: str | int, mode: str, buffering: int = -1) -> Any:
+        return Slow(path, mode) if buffering == 0 else open(path, mode, buffering)
+
+    monkeypatch.setattr(files, "open", opening, raising=False)
+
+    files.write(str(folder / "a.py"), b"old", b"longer than before")
+
+    assert (folder / "b.py").read_bytes() == b"longer than before"
+
+
+def test_old_temporary_files_of_killed_runs_go(folder: Path) -> None:
+    """What has the name of our temporary files, is a file of this user and is older than any write, is removed."""
+    lay(folder, ".torchfix-ab12_xyz.tmp")
+    os.utime(folder / ".torchfix-ab12_xyz.tmp", (0, time.time() - 3600))
+
+    files.clear_leftovers(str(folder))
+
+    assert os.listdir(folder) == []
+
+
+def test_what_may_still_be_needed_is_no_leftover(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Young files, whole texts of files with hard links, other names, links, folders and other users' files stay."""
+    old = [".torchfix-ab12_xyz.new", ".torchfix-notes.tmp", "torchfix-ab12_xyz.tmp", ".torchfix-ab12_xyz.tmp.py", "target"]
+    lay(folder, ".torchfix-12345678.tmp", *old)
+    (folder / ".torchfix-folder__.tmp").mkdir()
+    (folder / ".torchfix-link____.tmp").symlink_to("target")
+    for name in [*old, ".torchfix-folder__.tmp"]:
+        os.utime(folder / name, (0, 0))
+    before = sorted(os.listdir(folder))
+
+    files.clear_leftovers(str(folder))
+    files.clear_leftovers(str(folder / "missing"))
+    assert sorted(os.listdir(folder)) == before
+
+    os.utime(folder / ".torchfix-12345678.tmp", (0, 0))
+    monkeypatch.setattr(os, "geteuid", lambda: -1)
+    files.clear_leftovers(str(folder))
+    assert sorted(os.listdir(folder)) == before
 
 
 def test_writing_over_a_change_is_refused(folder: Path) -> None:

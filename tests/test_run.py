@@ -231,10 +231,26 @@ def test_the_options_of_a_rule_that_does_not_run_are_checked(folder: Path) -> No
         run(["."], Mode.LIST, Settings(ignore=("toys",), rules={"toy-size": {"most": "many"}}))
 
 
-def test_a_broken_table_of_black_is_refused(folder: Path) -> None:
-    """A target whose ``pyproject.toml`` Black could not read either is an error that names the file."""
-    lay(folder, a=TOY)
-    (folder / "pyproject.toml").write_text("[tool.black\n")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("[tool.black\n", "not valid TOML", id="no TOML"),
+        pytest.param("[tool]\nblack = 100\n", "[tool.black] must be a table", id="no table"),
+        pytest.param(f"black = {'[' * 5000}\n", "not valid TOML", id="nested too deeply"),
+    ],
+)
+def test_a_broken_configuration_of_black_is_told_and_stops_nothing(folder: Path, text: str, words: str) -> None:
+    """The file is not ours, so its fault is a warning, said once, and what we write has Black's default format."""
+    (folder / ".git").mkdir()
+    (folder / "pyproject.toml").write_text(text)
+    (folder / "one").mkdir()
+    (folder / "one" / "setup.py").write_text("Toy(name)\n")
+    (folder / "a.py").write_text("Toy(name)\n")
 
-    with pytest.raises(UsageError, match="pyproject.toml: not valid TOML"):
-        run(["."], Mode.LIST, Settings())
+    done = run(["."], Mode.LIST, Settings())
+
+    assert [result.outcome for result in done.results] == [Outcome.CHANGED, Outcome.CHANGED]
+    (warning,) = done.warnings
+    assert warning.startswith("pyproject.toml: ")
+    assert words in warning
+    assert warning.endswith("; Black's defaults are used")

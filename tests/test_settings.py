@@ -204,3 +204,5 @@ def test_black_with_settings() -> None:
         configured=True,
     )
     assert black_style({"line-length": "wide", "target-version": "py39"}) == Style(target_versions=("py39",), configured=True)
+    assert black_style({"line-length": True, "target-version": 39, "preview": "yes"}) == Style(configured=True)
+    assert black_style({"line-length": 0, "target-version": [["py39"], "py310"]}) == Style(target_versions=("py310",), configured=True)

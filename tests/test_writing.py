@@ -40,6 +40,19 @@ def test_nothing_changed_writes_nothing(folder: Path) -> None:
     assert written.undo is None
 
 
+def test_what_a_killed_run_left_is_cleared_away(folder: Path) -> None:
+    """Old temporary files go from the folder of every file that was looked at, changed or not."""
+    leftover = folder / "sub" / ".torchfix-abcdefgh.tmp"
+    leftover.parent.mkdir()
+    leftover.write_bytes(b"half")
+    os.utime(leftover, (0, 0))
+    result = Result("sub/a.py", Outcome.CLEAN, b"", b"")
+
+    write_all([result], real(folder, result), allow_dirty=False)
+
+    assert not leftover.exists()
+
+
 def test_outside_git_a_patch_takes_everything_back(folder: Path) -> None:
     """The saved patch, applied where it says, gives the old texts again."""
     results = [changed(folder, "a.py"), changed(folder, "sub dir/b.py")]

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -21,6 +22,10 @@ from torchfix.usage import UsageError
 
 PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "environment.yml", ".git")
 """What lies in the root of a project."""
+
+_TEMPORARY = re.compile(r"\.torchfix-[a-z0-9_]{8}\.tmp")
+_SECONDS_TO_WRITE = 600
+"""More than the writing of one file takes."""
 
 
 class FileError(Exception):
@@ -313,7 +318,7 @@ def read_toml(path: str) -> dict[str, Any]:
         return tomllib.loads(read(path).decode("utf-8"))
     except FileError as error:
         raise UsageError(f"{shown(path)}: {error.reason.text}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{shown(path)}: not valid TOML: {error}") from error
 
 
@@ -338,7 +343,7 @@ def write(path: str, before: bytes, after: bytes) -> None:
 
     The new text goes into a temporary file beside it, which then takes its name; the mode is kept, the owner where
     that is allowed. A file with several hard links keeps them, which no file system can do atomically: the text is then
-    copied into the file, and the temporary file holds the whole new text until that is done.
+    copied into the file, and a file ``.torchfix-NAME.new`` beside it holds the whole new text until that is done.
 
     Args:
         path: the real path of an existing file.
@@ -361,12 +366,13 @@ def write(path: str, before: bytes, after: bytes) -> None:
 
 def _replace(path: str, before: bytes, after: bytes, status: os.stat_result) -> None:
     folder = os.path.dirname(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=".torchfix-", suffix=".tmp", dir=folder)
+    linked = status.st_nlink > 1
+    descriptor, temporary = tempfile.mkstemp(prefix=".torchfix-", suffix=".new" if linked else ".tmp", dir=folder)
     try:
         with open(descriptor, "wb") as file:
             file.write(after)
             _flush(file)
-        if status.st_nlink > 1:
+        if linked:
             _copy_into(path, before, after)
         else:
             _keep_owner(temporary, status)
@@ -390,7 +396,9 @@ def _copy_into(path: str, before: bytes, after: bytes) -> None:
 
 def _overwrite(file: BinaryIO, data: bytes) -> None:
     file.seek(0)
-    file.write(data)
+    left = memoryview(data)
+    while left:  # a disk that fills up takes a part without an error
+        left = left[file.write(left) :]
     file.truncate()
     _flush(file)
 
@@ -414,6 +422,22 @@ def _keep_owner(path: str, status: os.stat_result) -> None:
     if os.name == "posix" and (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
         with contextlib.suppress(PermissionError):
             os.chown(path, status.st_uid, status.st_gid)
+
+
+def clear_leftovers(folder: str) -> None:
+    """Remove the temporary files that killed runs left in a folder.
+
+    What they hold is found anew by the next run. Only regular files with such a name go that are this user's and so old
+    that no run still writes them.
+    """
+    newest = time.time() - _SECONDS_TO_WRITE
+    for name in filter(_TEMPORARY.fullmatch, _names(folder)):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            status = os.lstat(path)
+            own = os.name != "posix" or status.st_uid == os.geteuid()
+            if own and stat.S_ISREG(status.st_mode) and status.st_mtime < newest:
+                os.unlink(path)
 
 
 def check_working_folder() -> None:

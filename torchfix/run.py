@@ -44,11 +44,13 @@ class Run:
         results: one for each file.
         torch: the oldest torch that the code was written for, by project; None is the newest known, assumed.
         undo: a patch that takes back what git could not; None if git can, or nothing was written.
+        warnings: what of the projects could not be read, and what holds instead.
     """
 
     results: tuple[Result, ...]
     torch: frozenset[Version | None] = frozenset()
     undo: Undo | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def run(paths: Sequence[str], mode: Mode, settings: Settings, stdin_filename: str | None = None) -> Run:
@@ -81,7 +83,7 @@ def run(paths: Sequence[str], mode: Mode, settings: Settings, stdin_filename: st
 
 
 def _run(survey: Survey, results: Sequence[Result]) -> Run:
-    return Run(tuple(results), survey.torch)
+    return Run(tuple(results), survey.torch, warnings=survey.warnings)
 
 
 def _cores() -> int:

@@ -104,7 +104,7 @@ def _named(config: str) -> tuple[str, Mapping[str, Any]]:
 def _nearest_file(start: str) -> tuple[str | None, Mapping[str, Any] | None]:
     for folder in files.upward(start):
         own, shared = os.path.join(folder, "torchfix.toml"), os.path.join(folder, "pyproject.toml")
-        if os.path.isfile(own):
+        if os.path.exists(own):
             return files.shown(own), files.read_toml(own)
         data = files.read_if_there(shared)
         if data is not None and b"torchfix" in data:
@@ -165,7 +165,7 @@ def tool_table(document: Mapping[str, Any], tool: str, path: str) -> Mapping[str
     tools = document.get("tool", {})
     table = tools.get(tool) if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise UsageError(f"{path}: [tool.{tool}] must be a table")
+        raise UsageError(f"{files.shown(path)}: [tool.{tool}] must be a table")
     return table
 
 
@@ -174,13 +174,14 @@ def black_style(table: Mapping[str, Any]) -> Style:
     from torchfix.style import Style  # it reads code, which settings alone do not need
 
     length = table.get("line-length")
-    versions = table.get("target-version", ())
+    versions = table.get("target-version")
+    listed = versions if isinstance(versions, list) else [versions]
     return Style(
         line_length=length if type(length) is int and length > 0 else None,
         skip_string_normalization=table.get("skip-string-normalization") is True,
         skip_magic_trailing_comma=table.get("skip-magic-trailing-comma") is True,
         preview=table.get("preview") is True,
-        target_versions=tuple(str(version) for version in ([versions] if isinstance(versions, str) else versions)),
+        target_versions=tuple(version for version in listed if isinstance(version, str)),
         configured=True,
     )
 

@@ -108,7 +108,7 @@ def _mode(style: Style, width: int, keep_quotes: bool = False) -> Mode:
     from black.mode import Mode, TargetVersion
 
     return Mode(
-        target_versions={TargetVersion[version.upper()] for version in style.target_versions},
+        target_versions={version for version in TargetVersion if version.name.lower() in style.target_versions},
         line_length=width,
         string_normalization=not (style.skip_string_normalization or keep_quotes),
         magic_trailing_comma=not style.skip_magic_trailing_comma,

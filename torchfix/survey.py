@@ -15,6 +15,7 @@ from torchfix.result import Result
 from torchfix.settings import Settings, black_style, tool_table
 from torchfix.style import Style
 from torchfix.transform import Selected
+from torchfix.usage import UsageError
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Survey:
         self._ignores = [(Patterns(folder, (glob,)), registry.named(words, known)) for glob, words in settings.per_file_ignores.items()]
         self._contexts: dict[str, Context] = {}
         self._roots: dict[str, tuple[str, bool]] = {}
+        self._warnings: list[str] = []
 
     def concerns(self, data: bytes) -> bool:
         """Whether a file may hold anything for some rule of the run."""
@@ -81,18 +83,35 @@ class Survey:
         """The oldest torch of each project met so far; None where it is not declared."""
         return frozenset(context.project.torch for context in self._contexts.values())
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What could not be read of the projects met so far, and what holds instead."""
+        return tuple(dict.fromkeys(self._warnings))
+
     def _context(self, root: str, marked: bool) -> Context:
         texts = files.declarations(root)
         torch, python = declared(texts)
         torch = self._settings.torch or torch
         paths = files.ProjectPaths(root, deep=marked)  # what lies under a folder without a mark may be anybody's
         project = Project(root, files.ProjectReader(root), paths, torch, python, only_forks(texts))
-        engine_settings = EngineSettings(self._settings.risk, self._settings.format, _style(root))
+        engine_settings = EngineSettings(self._settings.risk, self._settings.format, self._style(root))
         return Context(project, self._selected, engine_settings)
+
+    def _style(self, root: str) -> Style:
+        """Black's settings for a project; its defaults where the file that may hold them is broken, for it is not ours to refuse."""
+        try:
+            return _style(root)
+        except UsageError as error:
+            self._warnings.append(f"{error}; Black's defaults are used")
+            return Style()
 
 
 def _style(root: str) -> Style:
-    """Black's settings for a project: the ``[tool.black]`` of the nearest ``pyproject.toml`` in its git work tree."""
+    """Black's settings for a project: the ``[tool.black]`` of the nearest ``pyproject.toml`` in its git work tree.
+
+    Raises:
+        UsageError: a file that names Black is no TOML, or has something else than a table there.
+    """
     top = files.git_work_tree(root) or root
     for folder in files.upward(root):
         path = os.path.join(folder, "pyproject.toml")

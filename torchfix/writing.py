@@ -49,6 +49,8 @@ def write_all(results: Sequence[Result], real: Mapping[str, str], allow_dirty: b
     lost_to_git = _lost_to_git([real[result.path] for result in changed], allow_dirty)
     risky = [result for result in changed if real[result.path] in lost_to_git]
     undo = _save_undo(risky, real)
+    for folder in {os.path.dirname(path) for path in real.values()}:
+        files.clear_leftovers(folder)
     written = {result.path: _write(result, real[result.path]) for result in changed}
     done = [result for result in risky if written[result.path].outcome is Outcome.CHANGED]
     if len(done) < len(risky):

@@ -49,6 +49,7 @@ def _main_output(run: Run, mode: Mode, settings: Settings, output_file: str | No
 
 def _told(run: Run, mode: Mode, settings: Settings, paint: Paint, filtering: bool) -> Iterator[Iterable[str]]:
     """Groups of lines for standard error."""
+    yield summary.warnings(run, paint)
     apart = mode is Mode.DIFF or filtering
     if settings.output_format == "text" and apart and (filtering or settings.verbose):
         yield text.findings(run.results, paint, settings.verbose).splitlines()

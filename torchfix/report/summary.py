@@ -46,6 +46,11 @@ def _notes(results: Iterable[Result]) -> Iterator[Note]:
     return (note for result in results for note in result.notes)
 
 
+def warnings(run: Run, paint: Paint) -> Iterator[str]:
+    """What could not be read beside the code."""
+    return (f"{paint('yellow', 'warning')}: {printable(words)}" for words in run.warnings)
+
+
 def failures(results: Iterable[Result], paint: Paint, quiet: bool) -> Iterator[str]:
     """A line for each file that failed and, unless quiet, for each that was skipped."""
     for result in results:

@@ -62,8 +62,7 @@ def stretches(found: Forward) -> list[tuple[str, str]]:
 
 def test_the_loss_is_followed_back_to_everything_in_the_loop_that_it_comes_from() -> None:
     """Through names, sums, lists and inner loops; not through what was made before."""
-    facts, update = read(
-        """
+    facts, update = read("""
         out = model(x)
         other = model(y)
         losses = []
@@ -72,8 +71,7 @@ def test_the_loss_is_followed_back_to_everything_in_the_loop_that_it_comes_from(
         total = 0
         total += sum(losses)
         total.backward()
-        """
-    )
+        """)
     texts = {ast.unparse(statement).splitlines()[0] for statement in facts.forwards.feeding(update).statements}
     assert texts == {
         "out = model(x)",
@@ -168,11 +166,8 @@ def test_a_loss_that_is_sent_at_once_belongs_under_autocast() -> None:
         pytest.param("bce-loss", "loss = F.binary_cross_entropy(model(x), y)\nloss.backward()", id="probabilities"),
         pytest.param("float64", "loss = criterion(model(x.double()), y)\nloss.backward()", id="float64"),
         pytest.param(
-            "half-escapes", "out = [model(x), 1]\nstore(out)\nloss = criterion(out[0] @ y, y)\nloss.backward()", id="a product by hand"
-        ),
-        pytest.param(
             "no-grad-pass",
-            "for k in range(2):\n    with torch.no_grad():\n        t = model(x).argmax(1)\n    loss = criterion(model(x), t)\nloss.backward()",
+            "for k in x:\n    with torch.no_grad():\n        t = model(k).argmax(1)\n    loss = criterion(model(k), t)\nloss.backward()",
             id="passes with and without gradients in one statement",
         ),
     ],

@@ -64,7 +64,6 @@ class Companions:
         scope, bindings = found
         if self._facts.names.scope(expression) is scope:
             bindings = self._facts.flow.reaching(expression)
-        bindings = [binding for binding in bindings if not _is_none(binding)]
         if len(bindings) == 1 and bindings[0].how is Bound.PARAMETER:
             return self._handed(expression, bindings[0], depth)
         statements = [self._facts.tree.statement(binding.node) for binding in bindings if binding.how is Bound.ASSIGN]
@@ -202,10 +201,6 @@ def _root(expression: ast.expr) -> ast.Name | None:
     while isinstance(expression, ast.Attribute):
         expression = expression.value
     return expression if isinstance(expression, ast.Name) else None
-
-
-def _is_none(binding: Binding) -> bool:
-    return isinstance(binding.value, ast.Constant) and binding.value.value is None and not binding.path
 
 
 def _elsewhere(expression: ast.expr) -> Obstacle:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchfix.facts.autocast import LOSS_FUNCTIONS, is_operation
-from torchfix.facts.calls import has_stars
+from torchfix.facts.calls import has_stars, receiver
 from torchfix.facts.models import WRAPPERS, Network
 from torchfix.facts.names import Definition
 from torchfix.facts.obstacle import Obstacle
@@ -341,10 +341,10 @@ class _Split:
     def _objects(self, node: ast.expr, depth: int = 0) -> frozenset[object]:
         """The calls that made a network, as this function knows them: one object for each."""
         if isinstance(node, ast.Call):
-            wrapped = node.args[:1] if self.facts.calls.meaning(node) in WRAPPERS else []
-            itself = isinstance(node.func, ast.Attribute) and self.facts.models.of(node.func.value)
-            source = wrapped[0] if wrapped else node.func.value if itself and isinstance(node.func, ast.Attribute) else None
-            return self._objects(source, depth) if source is not None else frozenset([node])
+            owner = receiver(node)
+            if self.facts.calls.meaning(node) in WRAPPERS and node.args:
+                return self._objects(node.args[0], depth)
+            return self._objects(owner, depth) if owner is not None and self.facts.models.of(owner) else frozenset([node])
         if isinstance(node, ast.Name) and depth < 8:
             bindings = [binding for binding in self.facts.flow.reaching(node) if binding.value is not None]
             made = [self._unpacked(binding.value, binding.path) for binding in bindings if binding.value is not None]

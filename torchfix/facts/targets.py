@@ -65,11 +65,10 @@ class Targets:
         return [transfer for transfer in found if transfer is not None]
 
     def _target(self, transfer: Transfer) -> Target:
-        device = transfer.device
-        if transfer.target is not None and dotted(transfer.target) is not None and device.is_object is not False:
-            return Target(device.types, transfer.target, device.is_object is True)
-        if transfer.target is not None and dotted(transfer.target) is not None and not _is_index(self._facts, transfer.target):
-            return Target(device.types, transfer.target)
+        device, variable = transfer.device, transfer.target
+        moves = isinstance(transfer.call.func, ast.Attribute) and transfer.call.func.attr == "to"
+        if moves and variable is not None and dotted(variable) is not None and not _is_index(self._facts, variable):
+            return Target(device.types, variable, device.is_object is True)
         return Target(device.types, flag=self._flag(transfer.call))
 
     def _flag(self, call: ast.Call) -> ast.expr | None:

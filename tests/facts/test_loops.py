@@ -1,0 +1,51 @@
+"""Loops that train through what they call, and loops that use mixed precision already."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.facts.reading import facts_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("def learn(x):\n    f(x).backward()\n    o.step()\n\n\nfor x in b:\n    learn(x)\n", {6: "backward"}, id="a function"),
+        pytest.param(
+            "class T:\n    def learn(self, x):\n        f(x).backward()\n\n    def run(self):\n        for x in b:\n            self.learn(x)",
+            {6: "backward"},
+            id="a method",
+        ),
+        pytest.param(
+            "class O:\n    def update(self):\n        self.o.step()\n\n\nfor x in b:\n    f(x).backward()\n    o.update()\n",
+            {6: "step"},
+            id="a wrapper's step",
+        ),
+        pytest.param(
+            "def epoch():\n    for x in b:\n        f(x).backward()\n        o.step()\n\n\nfor e in n:\n    epoch()\n", {}, id="epochs"
+        ),
+        pytest.param("for x in b:\n    f(x).backward()\n", {}, id="gradients alone"),
+        pytest.param("def show(x):\n    print(x)\n\n\nfor x in b:\n    show(x)\n", {}, id="no training"),
+    ],
+)
+def test_loops_that_train_through_what_they_call_are_told(text: str, expected: dict[int, str]) -> None:
+    """Each with the part that stands elsewhere; loops around them are not among them."""
+    facts = facts_of(text)
+    assert {node.lineno: part for node, part in facts.loops.indirect.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("loss.backward()", False, id="plain"),
+        pytest.param("scaler.scale(loss).backward()", True, id="scaled"),
+        pytest.param("loss.backward()\n    scaler.unscale_(o)", True, id="unscaled"),
+        pytest.param("with amp.scale_loss(loss, o) as s:\n        s.backward()", True, id="scaled by apex"),
+        pytest.param("with torch.autocast('cuda'):\n        f(x)\n    loss.backward()", True, id="under autocast"),
+    ],
+)
+def test_loops_that_use_mixed_precision_already_are_told(body: str, expected: bool) -> None:
+    """By autocast or by a scaled loss."""
+    facts = facts_of(f"import torch\nfor x in b:\n    {body}\n    o.step()\n    o.zero_grad()\n")
+    (loop,) = facts.loops.training
+    assert facts.loops.scales(loop) is expected

@@ -12,7 +12,7 @@ from tests.facts.reading import facts_of
     [
         pytest.param("def learn(x):\n    f(x).backward()\n    o.step()\n\n\nfor x in b:\n    learn(x)\n", {6: "backward"}, id="a function"),
         pytest.param(
-            "class T:\n    def learn(self, x):\n        f(x).backward()\n\n    def run(self):\n        for x in b:\n            self.learn(x)",
+            "class T:\n    def learn(self, x):\n        f(x).backward()\n\n    def run(self):\n        while 1:\n            self.learn(x)",
             {6: "backward"},
             id="a method",
         ),

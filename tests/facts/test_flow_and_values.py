@@ -57,6 +57,14 @@ def test_parameter_is_followed_to_every_caller() -> None:
     assert origins("def f(x):\n    use(x)\nf(1)\nf(x=2)", "x") == ["1", "2"]
 
 
+@pytest.mark.parametrize("decorator", ["torch.no_grad()", "torch.inference_mode", "torch.enable_grad()"])
+def test_decorators_that_only_switch_gradients_are_looked_through(decorator: str) -> None:
+    """Such a function is called with what its callers pass, and returns what it returns."""
+    text = f"import torch\n@{decorator}\ndef f(x):\n    use(x)\n    return 3\ny = f(1)\nuse(y)"
+    assert origins(text, "x") == ["1"]
+    assert origins(text, "y") == ["3"]
+
+
 def test_constructor_arguments_are_followed_through_the_class() -> None:
     """An attribute set from a parameter of ``__init__`` is what the class is called with."""
     text = "class T:\n    def __init__(self, m):\n        self.m = m\n    def run(self):\n        use(self.m)\nT(make())"

@@ -191,3 +191,13 @@ def test_last_certain_definition_of_a_module_is_what_others_import() -> None:
     definition = facts.names.definition(node(facts, "Dataset"))
     assert definition is not None
     assert definition.facts.path == "sets.py"
+
+
+@pytest.mark.parametrize(
+    ("spelled", "expected"),
+    [("nn.Linear", "nn.parallel.X"), ("torch.nn.Linear", "torch.nn.parallel.X"), ("Linear", "X")],
+)
+def test_a_name_is_spelled_as_its_neighbour(spelled: str, expected: str) -> None:
+    """New code follows the file's way of naming the package."""
+    facts = facts_of(f"use({spelled})")
+    assert facts.names.beside(node(facts, spelled), "parallel.X") == expected

@@ -23,7 +23,7 @@ def called(facts: Facts, call: ast.Call) -> Iterator[tuple[Facts, Function]]:
     """
     definition = facts.names.definition(call.func)
     if definition is not None:
-        found = method(definition, "__init__") if isinstance(definition.node, ast.ClassDef) else definition
+        found = method_of(definition, "__init__") if isinstance(definition.node, ast.ClassDef) else definition
         if found is not None and isinstance(found.node, FUNCTIONS):
             yield found.facts, found.node
         return
@@ -31,7 +31,7 @@ def called(facts: Facts, call: ast.Call) -> Iterator[tuple[Facts, Function]]:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     owners = [(owner, name) for owner in classes_of(facts, source)] if source is not None else []
     for owner, sought in owners or [(owner, "__call__") for owner in classes_of(facts, call.func)]:
-        found = method(owner, sought)
+        found = method_of(owner, sought)
         if found is not None and isinstance(found.node, FUNCTIONS):
             yield found.facts, found.node
 
@@ -50,7 +50,7 @@ def classes_of(facts: Facts, expression: ast.expr) -> Iterator[Definition]:
                 yield made
 
 
-def method(definition: Definition, name: str, _depth: int = 0) -> Definition | None:
+def method_of(definition: Definition, name: str, _depth: int = 0) -> Definition | None:
     """A class's method by name, its own or that of the nearest base in the project."""
     if not isinstance(definition.node, ast.ClassDef) or _depth > _LIMIT:
         return None
@@ -59,7 +59,7 @@ def method(definition: Definition, name: str, _depth: int = 0) -> Definition | N
             return Definition(definition.facts, item)
     for base in definition.node.bases:
         inner = definition.facts.names.definition(base)
-        found = method(inner, name, _depth + 1) if inner is not None else None
+        found = method_of(inner, name, _depth + 1) if inner is not None else None
         if found is not None:
             return found
     return None

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchfix.facts.callees import method
+from torchfix.facts.callees import method_of
 from torchfix.facts.models import is_module_class, is_module_name
 from torchfix.facts.names import Definition
 from torchfix.facts.tree import FUNCTIONS, walk_here
@@ -39,7 +39,7 @@ def left_out(definition: Definition) -> Iterator[tuple[Definition, ast.Attribute
 
 def _layers(owner: Definition) -> Iterator[ast.Attribute]:
     """The attributes that the constructor gives layers with weights."""
-    made = method(owner, "__init__")
+    made = method_of(owner, "__init__")
     if made is None or made.facts is not owner.facts or made.node not in owner.node.body:
         return
     for node in (item for statement in made.node.body for item in walk_here(statement)):

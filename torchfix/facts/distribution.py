@@ -118,13 +118,11 @@ class Distribution:
         return tuple((part, call) for part, call in pairs if call is not None)
 
     def _mover(self, part: ast.expr) -> ast.Call | None:
-        facts = self._facts
-        source = facts.loaders.batch_source(part)
-        for call in facts.calls.methods("cuda", "to"):
-            transfer = facts.devices.transfer(call)
-            if transfer is not None and facts.tree.function(call) is facts.tree.function(part):
-                if source and facts.loaders.batch_source(transfer.source) == source:
-                    return call
+        tree, batches = self._facts.tree, self._facts.batches
+        left = batches.on_host(part)
+        for transfer, moved in batches.copies:
+            if left is not None and moved.loaders == left.loaders and tree.function(transfer.call) is tree.function(part):
+                return transfer.call
         return None
 
     def _inputs(self) -> Iterator[Obstacle]:

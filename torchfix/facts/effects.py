@@ -201,7 +201,7 @@ class Effects:
             return Effect.LOG
         if any((meaning or "").startswith(_TRACKERS) for meaning in meanings):
             return Effect.LOG
-        stated = isinstance(self._facts.tree.parent(call), ast.Expr) and next(called(self._facts, call), None) is None
+        stated = not meaning and isinstance(self._facts.tree.parent(call), ast.Expr) and next(called(self._facts, call), None) is None
         return Effect.WRITE if stated and name.startswith(_SAVING) else None
 
     @staticmethod

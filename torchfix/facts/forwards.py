@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchfix.facts.autocast import LOSS_FUNCTIONS, is_operation
+from torchfix.facts.callees import method_of
 from torchfix.facts.calls import has_stars, receiver
 from torchfix.facts.models import WRAPPERS, Network
 from torchfix.facts.names import Definition
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.precision import FULL, MUTATORS, Reader, Reading, method_of
+from torchfix.facts.precision import FULL, MUTATORS, Reader, Reading
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.scopes import Bound, parameters
 from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk_here

@@ -23,7 +23,7 @@ from torchfix.facts.values import ELEMENT, passed
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-_DIFFERING = ("time.", "random.", "numpy.random.", "datetime.datetime.now", "datetime.datetime.today", "uuid.", "secrets.", "tempfile.", "os.getpid")
+_DIFFERING = ("time.", "random.", "numpy.random.", "datetime.datetime.now", "datetime.datetime.today", "uuid.", "tempfile.", "os.getpid")
 _DIFFERING_CALLS = frozenset(["builtins.input", "builtins.next", "builtins.id", "torch.cuda.memory_allocated", "torch.randperm"])
 _DRAWS = frozenset(["rand", "randn", "randint", "bernoulli", "multinomial", "normal"])
 _FIXED = (Bound.IMPORT, Bound.STAR, Bound.FUNCTION, Bound.CLASS)

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 from torchfix.facts.calls import argument
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.tree import FUNCTIONS, last_name
-from torchfix.facts.values import Value
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 _NUMBERED = re.compile(r"cuda:(\d+)\Z")
-_LIMIT = 8  # copies and views of a batch followed into one another
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OTHERS = re.compile(r"(mps|xpu|npu|hpu|xla|mlu|musa)(:\d+)?\Z")
 
@@ -156,20 +154,3 @@ class Placement:
         """Whether a node stands in a function or under the main guard."""
         inside = any(isinstance(outer, (*FUNCTIONS, ast.Lambda)) for outer in self._facts.tree.ancestors(node))
         return inside or self._facts.program.is_guarded(node)
-
-
-def is_batch_moved(facts: Facts, expression: ast.expr, _depth: int = 0) -> bool:
-    """Whether a part of a batch is moved from where the loader left it, on some way; anything that is no batch counts as moved."""
-    values = facts.values.of(expression)
-    return not values or _depth > _LIMIT or any(_is_moved(expression, value, _depth) for value in values)
-
-
-def _is_moved(expression: ast.expr, value: Value, depth: int) -> bool:
-    node, facts = value.node, value.facts
-    if not isinstance(node, ast.Call) or value.path:
-        return not (value.path and facts.loaders.batch_source(expression))
-    if facts.calls.meaning(node) == "torch.autograd.Variable" and node.args:
-        return is_batch_moved(facts, node.args[0], depth + 1)
-    if last_name(node.func) in ("to", "cuda") or not isinstance(node.func, ast.Attribute):
-        return True
-    return not facts.loaders.batch_source(node) or is_batch_moved(facts, node.func.value, depth + 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchfix.facts.autocast import WITH_INDEX, Treatment, is_harmless, is_operation, layer_treatment, treatment
+from torchfix.facts.callees import method_of
 from torchfix.facts.calls import has_stars
 from torchfix.facts.models import Network
 from torchfix.facts.names import Definition
@@ -117,21 +118,6 @@ def result_of(facts: Facts, function: Function, given: Mapping[str, Reading], in
     reader.values.update(given)
     reader.block(function.body)
     return join(reader.returned)
-
-
-def method_of(definition: Definition, name: str, _depth: int = 0) -> Definition | None:
-    """The method of a class by name, its own or that of the nearest base in the project."""
-    if not isinstance(definition.node, ast.ClassDef) or _depth > 8:
-        return None
-    for item in definition.node.body:
-        if isinstance(item, FUNCTIONS) and item.name == name:
-            return Definition(definition.facts, item)
-    for base in definition.node.bases:
-        inner = definition.facts.names.definition(base)
-        found = method_of(inner, name, _depth + 1) if inner is not None else None
-        if found is not None:
-            return found
-    return None
 
 
 _SEVERAL_OUTPUTS = (

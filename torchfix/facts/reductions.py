@@ -10,7 +10,7 @@ import ast
 import enum
 from typing import TYPE_CHECKING
 
-from torchfix.facts.callees import called, method
+from torchfix.facts.callees import called, method_of
 from torchfix.facts.calls import argument, is_constant, keyword, receiver
 from torchfix.facts.models import derives
 from torchfix.facts.scopes import Bound
@@ -83,7 +83,7 @@ class Reductions:
     def _of_value(self, value: Value) -> Reduction:
         node, here = value.node, value.facts.reductions
         if value.path:
-            return Reduction.UNKNOWN
+            return Reduction.SUM if _is_size(node) else Reduction.UNKNOWN
         if isinstance(node, ast.Constant):
             return Reduction.NONE
         if isinstance(node, ast.UnaryOp):
@@ -94,8 +94,6 @@ class Reductions:
             return here._of_call(node)
         if isinstance(node, ast.Attribute) and node.attr == "data":
             return here.of(node.value)
-        if isinstance(node, ast.Subscript) and _is_size(node.value):
-            return Reduction.SUM
         return Reduction.UNKNOWN
 
     def _of_operation(self, node: ast.BinOp) -> Reduction:
@@ -193,7 +191,7 @@ class Reductions:
                 continue
             made = value.facts.names.definition(node.func)
             owner = made if made is not None and isinstance(made.node, ast.ClassDef) and derives(made, ("torch.nn.",)) else None
-            forward = method(owner, "forward") if owner is not None else None
+            forward = method_of(owner, "forward") if owner is not None else None
             if forward is None or not isinstance(forward.node, FUNCTIONS):
                 return None
             found |= set(forward.facts.reductions._returned(forward.node))

@@ -11,7 +11,6 @@ from torchfix.facts.calls import is_constant, receiver
 from torchfix.facts.loaders import Loader
 from torchfix.facts.models import SELF_RETURNING, derives
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.placement import is_batch_moved
 from torchfix.facts.reductions import Reduction
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.totals import Joining, Total, totals
@@ -73,7 +72,7 @@ class Shares:
         """The parts of batches that a replicated network is given from host memory, with the call that takes them."""
         for call in self._facts.replicas.forwards:
             for part in (*call.args, *(item.value for item in call.keywords)):
-                if not is_batch_moved(self._facts, part):
+                if self._facts.batches.on_host(part) is not None:
                     yield call, part
 
     def obstacles(self) -> Iterator[Obstacle]:
@@ -105,7 +104,7 @@ class Shares:
             if total.joining is Joining.UNKNOWN:
                 yield Obstacle(
                     "total-unclear",
-                    f"{ast.unparse(total.target)} (line {total.target.lineno}) adds up something of which the shares' totals cannot be joined",
+                    f"{ast.unparse(total.target)} (line {total.target.lineno}) adds up something of which the shares cannot be joined",
                     "add loss.item(), or counts of samples, to a variable that is set to zero in front of the loop",
                 )
 

@@ -36,7 +36,7 @@ def test_an_option_of_the_run_reaches_the_rules_that_have_it() -> None:
 
 def test_a_rules_table_wins_over_the_runs_option_in_the_file_but_not_over_the_command_line() -> None:
     """Of two values in the file the more special one holds; what is typed holds over both."""
-    document = {"num-workers": 2, "rules": {"toy-size": {"num-workers": "3"}}}
+    document = {"num-workers": 2, "rules": {"toy-size": {"num-workers": 3}}}
 
     assert rule_options(EXPLICIT, from_file(document)).num_workers == "3"
     assert rule_options(EXPLICIT, from_file(document, num_workers="4")).num_workers == "4"
@@ -49,7 +49,8 @@ def test_a_rules_table_wins_over_the_runs_option_in_the_file_but_not_over_the_co
         ({"qq": "3"}, "rules.toy-size.qq: the rule has no such option; it knows size, num-workers, most"),
         ({"most": "3"}, "rules.toy-size.most: expected a whole number, found '3'"),
         ({"most": True}, "rules.toy-size.most: expected a whole number, found True"),
-        ({"num-workers": 3}, "rules.toy-size.num-workers: expected text in quotes, found 3"),
+        ({"num-workers": True}, "rules.toy-size.num-workers: expected a Python expression, found True"),
+        ({"num-workers": "4 4"}, "rules.toy-size.num-workers: '4 4' is no Python expression"),
     ],
 )
 def test_a_wrong_option_of_a_rule_is_refused(table: dict[str, Any], words: str) -> None:

@@ -84,6 +84,7 @@ def test_patterns_count_from_where_they_were_written() -> None:
         ({"torch": "two"}, "torch: expected a version such as '2.4', found 'two'"),
         ({"num-workers": "4 +"}, "num-workers: '4 \\+' is no Python expression"),
         ({"num-workers": True}, "num-workers: expected a Python expression, found True"),
+        *(({"num-workers": text}, "num-workers: .* is no number of workers") for text in ("-1", "4, 5", "'4'", "lambda: 4", "await n()")),
         ({"select": [1]}, "select: expected names, found"),
         ({"jobs": 0}, "jobs: expected a number of processes, 1 or more, found 0"),
         ({"statistics": "yes"}, "statistics: expected true or false, found 'yes'"),

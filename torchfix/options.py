@@ -7,12 +7,12 @@ import typing
 from dataclasses import fields
 from typing import Any
 
-from torchfix.settings import Settings
+from torchfix.settings import Settings, read_value
 from torchfix.transform import Transform
 from torchfix.usage import UsageError, nearest_or_all
 
 _SHARED = ("num_workers",)
-"""Options of a run that every rule with an option of the same name takes over."""
+"""Options of a run that every rule with an option of the same name takes over, and reads alike."""
 
 
 def rule_options(transform: Transform, settings: Settings) -> Any:
@@ -30,6 +30,9 @@ def rule_options(transform: Transform, settings: Settings) -> Any:
         if name not in known:
             words = [option.replace("_", "-") for option in known]
             raise UsageError(f"{where}: the rule has no such option{nearest_or_all(key, words)}")
+        if name in _SHARED:
+            values[name] = read_value(key, value, where)
+            continue
         if not _fits(value, hints[name]):
             raise UsageError(f"{where}: expected {_type_words(hints[name])}, found {value!r}")
         values[name] = tuple(value) if isinstance(value, list) else value

@@ -131,13 +131,13 @@ def resolve(command_line: Mapping[str, object], document: Mapping[str, object], 
         where = f"{origin}: {key}"
         if key not in _KEYS:
             raise UsageError(f"{where} is not a key of torchfix's configuration{_hint(key)}")
-        values[_field(key)] = _read(key, value, where)
+        values[_field(key)] = read_value(key, value, where)
     if origin is not None:
         values["exclude_folder"] = os.path.dirname(os.path.abspath(origin))
     given = {name: value for name, value in command_line.items() if value is not None and value != []}
     for name, value in given.items():
         key = name.replace("_", "-")
-        values[name] = _read(key, value, f"--{key}")
+        values[name] = read_value(key, value, f"--{key}")
     if "exclude" in given:
         values["exclude_folder"] = folder
     tables = values.get("rules", {})
@@ -186,7 +186,17 @@ def black_style(table: Mapping[str, Any]) -> Style:
     )
 
 
-def _read(key: str, value: object, where: str) -> object:
+def read_value(key: str, value: object, where: str) -> object:
+    """The value of an option.
+
+    Args:
+        key: the option's name with dashes.
+        value: as TOML or the command line gives it.
+        where: what the message names.
+
+    Raises:
+        UsageError: the option does not take the value.
+    """
     try:
         return _KEYS[key](value)
     except ValueError as error:
@@ -234,15 +244,28 @@ def _version(value: object) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
-def _expression(value: object) -> str:
+def _workers(value: object) -> str:
     text = str(value) if type(value) is int else value
     if not isinstance(text, str):
         raise ValueError(f"expected a Python expression, found {value!r}")
     try:
-        ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text!r} is no Python expression") from error
+    if not _may_count(tree):
+        raise ValueError(f"{text!r} is no number of workers")
     return text.strip()
+
+
+def _may_count(tree: ast.expr) -> bool:
+    """Whether an expression may give a number of workers, in any function that it is written into."""
+    if any(isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree)):
+        return False
+    try:
+        number = ast.literal_eval(tree)
+    except (ValueError, TypeError):
+        return not isinstance(tree, (ast.Lambda, ast.JoinedStr, ast.GeneratorExp))
+    return type(number) is int and number >= 0
 
 
 def _switch(value: object) -> bool:
@@ -278,7 +301,7 @@ _KEYS: Mapping[str, Callable[[object], object]] = {
     "ignore": _names,
     "risk": _risk,
     "torch": _version,
-    "num-workers": _expression,
+    "num-workers": _workers,
     "format": _choice(*FORMATS),
     "output-format": _choice(*OUTPUT_FORMATS),
     "statistics": _switch,

@@ -123,3 +123,8 @@ def test_facts_of_a_new_text_are_seen_by_the_others_around_it() -> None:
     assert there is not None
     assert there.project.module("data", "train.py") is facts
     assert project.file("data.py") is not facts
+
+
+def test_module_is_looked_for_up_to_the_root_of_an_absolute_path() -> None:
+    """The folders above a file end at the root, also where the file's path is absolute because no project holds it."""
+    assert Project.empty().module("data", "/somewhere/deep/train.py") is None

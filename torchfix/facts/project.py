@@ -154,7 +154,7 @@ class Project:
             bases = [folder]
         else:
             bases = [folder]
-            while folder:
+            while folder != os.path.dirname(folder):
                 folder = os.path.dirname(folder)
                 bases.append(folder)
             bases.append("src")

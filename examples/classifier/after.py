@@ -132,9 +132,8 @@ def evaluate(model, loader, device):
     confusion = torch.zeros(CLASSES, CLASSES, dtype=torch.long, device=device)
     with torch.no_grad():
         for images, labels in loader:
-            images, labels = images.to(device, non_blocking=True), labels.to(
-                device, non_blocking=True
-            )
+            images = images.to(device, non_blocking=True)
+            labels = labels.to(device, non_blocking=True)
             cells = labels * CLASSES + model(images).argmax(dim=1)
             confusion += torch.bincount(cells, minlength=CLASSES**2).view(CLASSES, -1)
     return (confusion.diag().sum() / confusion.sum()).item()
@@ -196,9 +195,8 @@ def main():
         if process_count() > 1:
             train_loader.sampler.set_epoch(epoch)
         for images, labels in train_loader:
-            images, labels = images.to(device, non_blocking=True), labels.to(
-                device, non_blocking=True
-            )
+            images = images.to(device, non_blocking=True)
+            labels = labels.to(device, non_blocking=True)
             with torch.autocast("cuda", dtype=torch.float16, enabled=use_amp):
                 outputs = model(images)
                 loss = criterion(outputs, labels)

@@ -59,7 +59,8 @@ def evaluate(model, loader, device):
     confusion = torch.zeros(CLASSES, CLASSES, dtype=torch.long).to(device)
     with torch.no_grad():
         for images, labels in loader:
-            images, labels = images.to(device), labels.to(device)
+            images = images.to(device)
+            labels = labels.to(device)
             cells = labels * CLASSES + model(images).argmax(dim=1)
             confusion += torch.bincount(cells, minlength=CLASSES**2).view(CLASSES, -1)
     return (confusion.diag().sum() / confusion.sum()).item()
@@ -102,7 +103,8 @@ def main():
         model.train()
         running_loss = 0.0
         for images, labels in train_loader:
-            images, labels = images.to(device), labels.to(device)
+            images = images.to(device)
+            labels = labels.to(device)
             outputs = model(images)
             loss = criterion(outputs, labels)
             optimizer.zero_grad()

@@ -11,17 +11,16 @@ from torch.utils.data import DataLoader, Dataset
 
 
 def setup_distributed():
-    """Join the processes that torchrun has started; plain python runs one process and no group."""
-    launched = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    """Join the processes of torchrun; plain python runs one process and no group."""
+    launched = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
     if not launched or not torch.distributed.is_available():
         return
+    backend = "gloo"
     if torch.cuda.is_available():
-        torch.cuda.set_device(
-            int(os.environ["LOCAL_RANK"])
-        )  # from here on "cuda" means this process's GPU
-    torch.distributed.init_process_group(
-        "nccl" if torch.cuda.is_available() else "gloo"
-    )
+        backend = "nccl"
+        # from here on "cuda" means this process's own GPU
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group(backend)
 
 
 def cleanup_distributed():
@@ -31,7 +30,7 @@ def cleanup_distributed():
 
 
 def process_count():
-    """How many processes train together: one unless torchrun has started more."""
+    """How many processes train together: one unless torchrun started more."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return 1
@@ -47,27 +46,22 @@ def distribute(model):
     if process_count() == 1:
         return model
     device = next(model.parameters()).device
-    return nn.parallel.DistributedDataParallel(
-        model, device_ids=[device] if device.type == "cuda" else None
-    )
+    gpus = [device] if device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(model, device_ids=gpus)
 
 
 def unwrap(model):
     """The network itself, whether or not distribute() has wrapped it."""
-    return (
-        model.module
-        if isinstance(model, nn.parallel.DistributedDataParallel)
-        else model
-    )
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+    return model.module if wrapped else model
 
 
 def batch_share(batch_size):
-    """The part of a batch that one process takes, so that a step of all of them still sees batch_size samples."""
-    if batch_size % process_count():
-        raise SystemExit(
-            f"a batch of {batch_size} cannot be divided among {process_count()} processes"
-        )
-    return batch_size // process_count()
+    """A process's part of a batch, so that all of them together see batch_size."""
+    share, rest = divmod(batch_size, process_count())
+    if rest:
+        raise SystemExit(f"cannot divide batches of {batch_size} by {process_count()}")
+    return share
 
 
 def sum_over_processes(value):
@@ -82,9 +76,9 @@ def sum_over_processes(value):
 
 def mean_over_processes(value):
     """The mean of a number or tensor over all processes."""
-    return (
-        value if process_count() == 1 else sum_over_processes(value) / process_count()
-    )
+    if process_count() == 1:
+        return value
+    return sum_over_processes(value) / process_count()
 
 
 class SignalPairs(Dataset):

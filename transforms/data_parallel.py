@@ -297,12 +297,12 @@ class _Conversion:
             else:
                 target = self._facts.source.segment(assignment.targets[0])
                 yield self._chained(wrap, "") if wrap.placing else Remove(assignment)
-                yield InsertAfter(condition, f"{target} = {self._call('distribute')}({target})")
+                yield InsertAfter(condition, f"{target} = {self._call('distribute')}({target}{wrap.later_move})")
 
     def _chained(self, wrap: Replication, around: str) -> Replace:
         """The network with what moved the wrapper behind itself, and a call around it all."""
         assert wrap.module is not None
-        module = "$module" if wrap.later_placing is None else f"$module{self._facts.calls.tail(wrap.later_placing)}"
+        module = f"$module{wrap.later_move}"
         parts: dict[str, ast.expr] = {"module": wrap.module}
         dropped = {number.node for number in self._facts.placement.numbers if number.call is not None}
         for place, call in enumerate(wrap.placing):

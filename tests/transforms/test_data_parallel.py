@@ -487,7 +487,7 @@ CHANGED = {
         [],
     ),
     "harmless ** stays": (
-        [(TRAIN_LOADER, "extra = {'pin_memory': True} if args.resume else {}\n    " + TRAIN_LOADER.replace("True)", "True, **extra)"))],
+        [(TRAIN_LOADER, "extra = {'pin_memory': True, 'num_workers': 1} if args.resume else {}\n    " + TRAIN_LOADER.replace("True)", "True, **extra)"))],
         ["sampler=sampler, **extra)"],
         [],
     ),
@@ -549,6 +549,16 @@ CHANGED = {
             )
         ],
         ["    if device.type == 'cuda':\n        torch.backends.cudnn.benchmark = True\n    model = distribute(model)\n"],
+        [],
+    ),
+    "placed under the same condition": (
+        [(WRAP, "model = Net()\n    if args.resume:\n        model = nn.DataParallel(model)\n        model.to(device)")],
+        ["    if args.resume:\n        model.to(device)\n    model = distribute(model)\n"],
+        [],
+    ),
+    "placed behind another condition": (
+        [(WRAP, "model = Net()\n    if args.resume:\n        model = nn.DataParallel(model)\n        args.epochs = 2\n    model.to(device)")],
+        ["        args.epochs = 2\n    model = distribute(model.to(device))\n    model.to(device)\n"],
         [],
     ),
     "placed in both branches": (

@@ -82,7 +82,18 @@ class Wrap:
         moves = [call for call in self.facts.calls.methods("cuda", "to") if self.facts.devices.transfer(call) is not None]
         if self.placing or any(self._is_moved_by(call) for call in moves):
             return None
-        return next((call for call in moves if self in (self.facts.replicas.held_by(call.func.value) or ())), None)  # type: ignore[attr-defined]
+        return next((call for call in moves if self._moves(call)), None)
+
+    @property
+    def later_move(self) -> str:
+        """The text of that move, ``.to(device)``; empty where there is none."""
+        return self.facts.calls.tail(self.later_placing) if self.later_placing is not None else ""
+
+    def _moves(self, call: ast.Call) -> bool:
+        """Whether a call moves the wrapper, elsewhere than under the condition that it is wrapped under."""
+        source = receiver(call)
+        held = self.facts.replicas.held_by(source) if source is not None else None
+        return self in (held or ()) and not (self.condition is not None and self.facts.tree.is_within(call, self.condition))
 
     def _is_moved_by(self, call: ast.Call) -> bool:
         """Whether a call moves the network before it is wrapped."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchfix.facts.loops import Loop
 
 # Arguments of a loader that may not hide behind ** when its batches are shared out.
-_SHARED = frozenset(["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"])
+_SHARED = frozenset(["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"])
 # Draws that split or order data before training; every process must draw alike.
 _SPLITS = {
     "torch.utils.data.random_split": "generator",

@@ -198,6 +198,15 @@ def test_standard_input_with_diff_and_json(torchfix: Command, monkeypatch: pytes
     assert json.loads(torchfix("-", "--output-format", "json").out)["summary"]["fixed"] == 1
 
 
+def test_standard_input_that_is_closed(torchfix: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing to read is not the same as an empty file."""
+    monkeypatch.setattr(sys, "stdin", None)
+
+    ended = torchfix("-")
+
+    assert (ended.code, ended.out, ended.error) == (2, b"", "error: standard input is closed\n")
+
+
 def test_standard_input_beside_other_paths_is_refused(torchfix: Command, train: Path) -> None:
     """A filter has one text."""
     ended = torchfix("-", "train.py")
@@ -217,11 +226,13 @@ def test_standard_input_beside_other_paths_is_refused(torchfix: Command, train: 
             "error: there is no rule or group toy-sise; nearest: toy-size, toy-sleep, toys ('torchfix rules' lists them all)\n",
         ),
         (["--ignore", "toy-size,tois"], "error: there is no rule or group tois; nearest: toys ('torchfix rules' lists them all)\n"),
+        (["--select", ""], "error: --select: it names no rule or group\n"),
         (["--risk", "exat"], "error: --risk: 'exat' is none of exact, numeric, behavior; nearest: exact\n"),
         (["--torch", "new"], "error: --torch: expected a version such as '2.4', found 'new'\n"),
         (["--num-workers", "4 +"], "error: --num-workers: '4 +' is no Python expression\n"),
         (["--jobs", "0"], "error: --jobs: expected a number of processes, 1 or more, found 0\n"),
         (["--output-file", "gone/x.json"], "error: gone/x.json cannot be written: its folder does not exist\n"),
+        (["--output-file", ""], "error: the output file has no name\n"),
         (["--config", "gone.toml"], "error: gone.toml: cannot be read: No such file or directory\n"),
     ],
 )
@@ -414,6 +425,46 @@ def test_an_output_file_that_fails_late_is_a_failure(torchfix: Command, train: P
 
     assert (ended.code, train.read_bytes()) == (3, FIXED)
     assert ended.error.endswith("error: cannot be written: No space left on device\n")
+
+
+def test_an_output_file_may_be_a_device(torchfix: Command, train: Path) -> None:
+    """What takes bytes but is on no disk is written like a file."""
+    assert torchfix("--diff", "--output-file", os.devnull).code == 1
+
+
+def test_an_output_that_cannot_be_written_is_a_failure(torchfix: Command, train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk behind standard output is code 3, and the summary is still told."""
+
+    class Full(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Full())))
+
+    ended = torchfix("--apply")
+
+    assert (ended.code, train.read_bytes()) == (3, FIXED)
+    assert ended.error.startswith("1 file changed, ")
+    assert ended.error.endswith("error: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_an_output_that_is_closed_is_not_missed(torchfix: Command, train: Path, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    """A caller who closes a stream does not want to read it; the work is done all the same."""
+    monkeypatch.setattr(sys, closed, None)
+
+    ended = torchfix("--apply")
+    getattr(sys, closed).close()
+
+    assert (ended.code, train.read_bytes()) == (0, FIXED)
+
+
+def test_what_acts_on_a_terminal_is_spelled_out_in_errors_too(torchfix: Command) -> None:
+    """A name in a message cannot move the cursor."""
+    assert torchfix("no\x1b[31m.py").error == "error: no such file or folder: no\\x1b[31m.py\n"
 
 
 def test_quiet_leaves_out_the_summary(torchfix: Command, train: Path) -> None:

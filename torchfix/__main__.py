@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     if words == ["--version"]:
-        sys.stdout.write(f"torchfix {VERSION}\n")
+        print(f"torchfix {VERSION}")
         return 0
     try:
         from torchfix.cli import command  # typer costs six bare starts of Python

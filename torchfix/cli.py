@@ -34,15 +34,16 @@ _fix_app, _rules_app = _app(), _app()
 def command(words: Sequence[str]) -> int:
     """Run the command with some words behind its name and give its exit code."""
     name, app, rest = ("torchfix rules", _rules_app, words[1:]) if words[:1] == ["rules"] else ("torchfix", _fix_app, words)
+    files.open_closed_outputs()
     try:
         files.check_working_folder()
         app(args=list(rest), prog_name=name)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except (UsageError, FileError) as error:
-        from torchfix.report.screen import put_error
+        from torchfix.report.screen import put_fault
 
-        put_error(f"error: {error}\n")
+        put_fault(str(error))
         return 2 if isinstance(error, UsageError) else 3
     return 0
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, BinaryIO, TextIO
 
@@ -300,8 +300,18 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def read_standard_input() -> bytes:
-    """All bytes of standard input."""
-    return sys.stdin.buffer.read()
+    """All bytes of standard input.
+
+    Raises:
+        UsageError: the caller closed it.
+        FileError: it cannot be read.
+    """
+    if sys.stdin is None:
+        raise UsageError("standard input is closed")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise FileError(_reason(error, "read")) from error
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -333,6 +343,11 @@ def _reason(error: OSError, verb: str) -> Reason:
     }.get(error.errno or 0, "look at the file and run again")
     text = f"cannot be {'read' if verb == 'read' else 'written'}: {os.strerror(error.errno) if error.errno else error}"
     return Reason("unreadable" if verb == "read" else "unwritable", text, help)
+
+
+def _about(name: str, reason: Reason) -> Reason:
+    """A reason that names its file itself, since no line of the report does."""
+    return replace(reason, text=f"{name} {reason.text}")
 
 
 # Writing
@@ -456,9 +471,11 @@ def check_output(path: str) -> None:
     """Make sure, before any work is done, that a file can be written.
 
     Raises:
-        UsageError: its folder is missing, or a folder has its name.
+        UsageError: it has no name, its folder is missing, or a folder has its name.
     """
     folder = os.path.dirname(os.path.abspath(path))
+    if not path:
+        raise UsageError("the output file has no name")
     if os.path.isdir(path) or not os.path.isdir(folder):
         raise UsageError(
             f"{shown(path)} cannot be written: {'a folder has this name' if os.path.isdir(path) else 'its folder does not exist'}"
@@ -472,11 +489,10 @@ def write_whole(path: str, data: bytes) -> None:
         FileError: it cannot be written.
     """
     try:
-        with open(path, "wb") as file:
+        with open(path, "wb") as file:  # a pipe or a device will do, so nothing is asked of a disk
             file.write(data)
-            _flush(file)
     except OSError as error:
-        raise FileError(_reason(error, "write")) from error
+        raise FileError(_about(shown(path), _reason(error, "write"))) from error
 
 
 def save_undo(patch: bytes) -> str:
@@ -506,7 +522,31 @@ def _numbered(stem: str, suffix: str) -> Iterator[str]:
         yield f"{stem}-{number}{suffix}"
 
 
-def abandon(stream: TextIO) -> None:
+def open_closed_outputs() -> None:
+    """Give a process whose caller closed standard output or standard error streams that lead nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+
+
+def put(stream: TextIO, data: bytes) -> None:
+    """Bytes to standard output or standard error as they are; a reader that has gone away is no error.
+
+    Raises:
+        FileError: they cannot be written.
+    """
+    try:
+        stream.flush()
+        stream.buffer.write(data)
+        stream.buffer.flush()
+    except BrokenPipeError:
+        _abandon(stream)
+    except OSError as error:
+        _abandon(stream)
+        raise FileError(_about("the output", _reason(error, "write"))) from error
+
+
+def _abandon(stream: TextIO) -> None:
     """Let what is still to be written to a stream go nowhere, for nobody reads it any more."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -217,6 +217,13 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(name for words in _texts(value, "names") for word in words.split(",") if (name := word.strip()))
 
 
+def _selected(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    if not names:
+        raise ValueError("it names no rule or group")
+    return names
+
+
 def _texts(value: object, kind: str) -> tuple[str, ...]:
     texts = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(text, str) for text in texts):
@@ -297,7 +304,7 @@ def _rules(value: object) -> Mapping[str, Mapping[str, Any]]:
 
 
 _KEYS: Mapping[str, Callable[[object], object]] = {
-    "select": _names,
+    "select": _selected,
     "ignore": _names,
     "risk": _risk,
     "torch": _version,

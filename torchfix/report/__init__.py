@@ -24,14 +24,16 @@ def publish(run: Run, mode: Mode, settings: Settings, output_file: str | None = 
         filtering: whether standard input was read, so that its fixed text is what standard output takes.
 
     Raises:
-        FileError: the output file cannot be written; the rest was said.
+        FileError: standard output or the output file cannot be written; the rest was said.
     """
     data = _main_output(run, mode, settings, output_file, filtering)
-    if output_file is None:
-        put_out(data)
-    paint = Paint(settings.color, sys.stderr)
-    for lines in _told(run, mode, settings, paint, filtering):
-        put_error("".join(f"{line}\n" for line in lines))
+    try:
+        if output_file is None:
+            put_out(data)
+    finally:
+        paint = Paint(settings.color, sys.stderr)
+        for lines in _told(run, mode, settings, paint, filtering):
+            put_error("".join(f"{line}\n" for line in lines))
     if output_file is not None:
         files.write_whole(output_file, data)
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TextIO
 
 from torchfix import files
+from torchfix.files import FileError
 
 _CODES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
 def put_out(data: bytes) -> None:
-    """Bytes to standard output as they are; a reader that has gone away is no error."""
-    sys.stdout.flush()
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        files.abandon(sys.stdout)
+    """Bytes to standard output as they are; a reader that has gone away is no error.
+
+    Raises:
+        FileError: they cannot be written.
+    """
+    files.put(sys.stdout, data)
 
 
 def put_error(text: str) -> None:
-    """Text to standard error as UTF-8, whatever the locale says; a reader that has gone away is no error."""
-    sys.stderr.flush()
-    try:
-        sys.stderr.buffer.write(encoded(text))
-        sys.stderr.buffer.flush()
-    except BrokenPipeError:
-        files.abandon(sys.stderr)
+    """Text to standard error as UTF-8, whatever the locale says; where it cannot be written there is nobody to tell."""
+    with contextlib.suppress(FileError):
+        files.put(sys.stderr, encoded(text))
+
+
+def put_fault(words: str) -> None:
+    """Why the command ends without a report."""
+    put_error("".join(f"{printable(line)}\n" for line in f"error: {words}".split("\n")))
 
 
 def encoded(text: str) -> bytes:

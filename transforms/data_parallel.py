@@ -392,9 +392,9 @@ class _Conversion:
                 yield InsertBefore(loop.node, code)
 
     def _totals(self) -> Iterator[Edit]:
-        for loop, total in self._facts.shares.totals:
+        for total in self._facts.shares.totals:
             name, helper = ast.unparse(total.target), "mean_over_processes" if total.joining is Joining.MEAN else "sum_over_processes"
-            yield InsertAfter(loop.node, f"{name} = {self._call(helper)}({name})")
+            yield InsertAfter(total.behind, f"{name} = {self._call(helper)}({name})")
 
     def _decisions(self) -> Iterator[Edit]:
         distribution = self._facts.distribution

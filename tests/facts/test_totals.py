@@ -73,13 +73,20 @@ def test_totals_are_joined_by_what_is_added(start: str, add: str, end: str, expe
     assert found(start, add, end) == [expected]
 
 
-def test_a_total_that_runs_over_epochs_is_unknown() -> None:
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        pytest.param("pass", Joining.SUM, id="read behind all epochs"),
+        pytest.param("print(t)", Joining.UNKNOWN, id="read in each epoch"),
+    ],
+)
+def test_a_total_that_runs_over_epochs_is_joined_behind_them(end: str, expected: Joining) -> None:
     """Joined in each epoch, it would count the earlier epochs twice."""
-    facts = facts_of(
-        TEXT.replace("START", "pass")
-        .replace("ADD", "t += len(x)")
-        .replace("END", "print(t)")
-        .replace("def train():", "def train():\n    t = 0")
+    text = (
+        TEXT.replace("START", "pass").replace("ADD", "t += len(x)").replace("END", end).replace("def train():", "def train():\n    t = 0")
     )
+    facts = facts_of(text + "    return t\n")
     (loop,) = facts.loops.training
-    assert [total.joining for total in totals(loop)] == [Joining.UNKNOWN]
+    (total,) = totals(loop)
+    assert total.joining is expected
+    assert (total.behind is loop.node) is (expected is Joining.UNKNOWN)

@@ -487,7 +487,13 @@ CHANGED = {
         [],
     ),
     "harmless ** stays": (
-        [(TRAIN_LOADER, "extra = {'pin_memory': True, 'num_workers': 1} if args.resume else {}\n    " + TRAIN_LOADER.replace("True)", "True, **extra)"))],
+        [
+            (
+                TRAIN_LOADER,
+                "extra = {'pin_memory': True, 'num_workers': 1} if args.resume else {}\n    "
+                + TRAIN_LOADER.replace("True)", "True, **extra)"),
+            )
+        ],
         ["sampler=sampler, **extra)"],
         [],
     ),
@@ -557,7 +563,12 @@ CHANGED = {
         [],
     ),
     "placed behind another condition": (
-        [(WRAP, "model = Net()\n    if args.resume:\n        model = nn.DataParallel(model)\n        args.epochs = 2\n    model.to(device)")],
+        [
+            (
+                WRAP,
+                "model = Net()\n    if args.resume:\n        model = nn.DataParallel(model)\n        args.epochs = 2\n    model.to(device)",
+            )
+        ],
         ["        args.epochs = 2\n    model = distribute(model.to(device))\n    model.to(device)\n"],
         [],
     ),
@@ -618,6 +629,47 @@ CHANGED = {
         ],
         ["plain = unwrap(model) if isinstance(model, nn.parallel.DistributedDataParallel) else model"],
         [],
+    ),
+    "inner network under a name of its own": (
+        [(EPOCH, EPOCH + "        plain = model.module if hasattr(model, 'module') else model\n        plain.save_pretrained('out')\n")],
+        ["        plain = unwrap(model) if hasattr(model, 'module') else model\n", "            plain.save_pretrained('out')\n"],
+        [],
+    ),
+    "loss that the network returns (trap 24)": (
+        [
+            (
+                "def forward(self, x):\n        return self.head(torch.tanh(self.hidden(x)))",
+                "def forward(self, x, y=None):\n        z = self.head(torch.tanh(self.hidden(x)))\n"
+                "        return z if y is None else nn.functional.cross_entropy(z, y)",
+            ),
+            ("        output = model(x)\n        loss = criterion(output, y)\n", "        loss = model(x, y).mean()\n"),
+        ],
+        ["        loss = model(x, y).mean()\n", "mean_over_processes(total)"],
+        [],
+    ),
+    "total over all epochs": (
+        [
+            ("total += loss.item()\n    return total / len(loader)", "seen.append(1)"),
+            ("    total = 0.0\n    for x", "    for x"),
+            (
+                "        loss = train(model, train_loader, criterion, optimizer, device, epoch)\n",
+                "        model.train()\n"
+                "        for x, y in train_loader:\n"
+                "            loss = criterion(model(x.to(device)), y.to(device))\n"
+                "            optimizer.zero_grad()\n"
+                "            loss.backward()\n"
+                "            optimizer.step()\n"
+                "            total += loss.item()\n",
+            ),
+            ("    start = 0\n", "    start = total = 0\n"),
+            (
+                "def train(model, loader, criterion, optimizer, device, epoch):",
+                "def spare(model, loader, criterion, optimizer, device, seen):",
+            ),
+            ("\n\n\nif __name__", "\n    print(total)\n\n\nif __name__"),
+        ],
+        ["    total = mean_over_processes(total)\n    if is_main_process():\n        print(total)\n"],
+        ["        total = mean"],
     ),
     "checkpoints without the prefix (F17, trap 11)": (
         [],

@@ -82,6 +82,8 @@ class Reductions:
 
     def _of_value(self, value: Value) -> Reduction:
         node, here = value.node, value.facts.reductions
+        if isinstance(node, ast.Call) and value.facts.replicas.held_by(node.func):
+            return Reduction.MEAN  # a loss that the network itself returns: one for each replica, and their mean is what trains
         if value.path:
             return Reduction.SUM if _is_size(node) else Reduction.UNKNOWN
         if isinstance(node, ast.Constant):

@@ -153,6 +153,9 @@ class Replicas:
         return self._asked[key]
 
     def _held(self, expression: ast.expr) -> tuple[Wrap, ...] | None:
+        bindings = self._facts.flow.reaching(expression) if isinstance(expression, ast.Name) else []
+        if bindings and all(binding.value is not None and self._unwraps(binding.value) for binding in bindings):
+            return ()
         values = self._facts.values.of(expression)
         if values is None:
             return None
@@ -174,6 +177,18 @@ class Replicas:
                 return None
             found += inner
         return tuple(dict.fromkeys(found))
+
+    def _unwraps(self, expression: ast.expr) -> bool:
+        """Whether an expression is ``m.module`` where ``m`` has one, and ``m`` otherwise."""
+        if not isinstance(expression, ast.IfExp) or not isinstance(expression.test, ast.Call) or len(expression.test.args) != 2:
+            return False
+        inner, asked = expression.body, expression.test.args
+        named = self._facts.calls.meaning(expression.test) == "builtins.hasattr" and is_constant(asked[1], "module")
+        typed = (
+            self._facts.calls.meaning(expression.test) == "builtins.isinstance" and self._facts.names.qualified(asked[1]) == DATA_PARALLEL
+        )
+        same = dotted(asked[0]) is not None and isinstance(inner, ast.Attribute) and inner.attr == "module"
+        return (named or typed) and same and isinstance(inner, ast.Attribute) and dotted(inner.value) == dotted(asked[0])
 
     @cached_property
     def mentions(self) -> tuple[ast.Name | ast.Attribute, ...]:

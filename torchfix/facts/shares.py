@@ -51,9 +51,9 @@ class Shares:
         return tuple(dict.fromkeys(loader for loop in self.loops for loader in loop.loaders))
 
     @cached_property
-    def totals(self) -> tuple[tuple[Loop, Total], ...]:
+    def totals(self) -> tuple[Total, ...]:
         """What these loops add up for later."""
-        return tuple((loop, total) for loop in self.loops for total in totals(loop))
+        return tuple(total for loop in self.loops for total in totals(loop))
 
     def named(self, loop: Loop, loader: Loader) -> ast.expr | None:
         """The name or attribute by which a loop iterates over a loader; None where it makes one, or takes single batches."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.reductions import Reduction
 from torchfix.facts.scopes import Bound
-from torchfix.facts.tree import LOOPS
+from torchfix.facts.tree import LOOPS, LoopNode
 
 if TYPE_CHECKING:
     from torchfix.facts.loops import Loop
@@ -35,10 +35,12 @@ class Total:
     Args:
         target: where the loop adds to it.
         joining: how the shares make the whole.
+        behind: the loop behind which the shares can be joined: the training loop, or one around it through which it runs on.
     """
 
     target: ast.expr
     joining: Joining
+    behind: ast.stmt
 
 
 def totals(loop: Loop) -> Iterator[Total]:
@@ -55,8 +57,11 @@ def totals(loop: Loop) -> Iterator[Total]:
         differs = any(added is None or loop.facts.lockstep.differs(added) for _, added in additions)
         if differs and not _begins_inside(loop, target) and _is_read_behind(loop, target):
             known = [added for _, added in additions if added is not None]
-            whole = isinstance(target, ast.Name) and len(known) == len(additions)
-            yield Total(target, _joining(loop, target, known) if whole and isinstance(target, ast.Name) else Joining.UNKNOWN)
+            whole = _whole(loop, target) if isinstance(target, ast.Name) and len(known) == len(additions) else None
+            if whole is None or (whole is not loop.node and _is_read_between(loop, target, whole)):
+                yield Total(target, Joining.UNKNOWN, loop.node)
+            else:
+                yield Total(target, _joining(loop, known), whole)
 
 
 def _addition(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
@@ -78,28 +83,39 @@ def _begins_inside(loop: Loop, target: ast.expr) -> bool:
     return any(not any(True for _ in _addition(node)) for node in inside)
 
 
-def _joining(loop: Loop, name: ast.Name, added: list[ast.expr]) -> Joining:
-    starts = [binding for binding in loop.facts.names.bindings(name) if binding.how is Bound.ASSIGN]
-    starts = [binding for binding in starts if not any(True for _ in _addition(binding.node))]
-    if not starts or not all(_starts_at_zero(loop, binding.node, binding.value) for binding in starts):
-        return Joining.UNKNOWN
+def _joining(loop: Loop, added: list[ast.expr]) -> Joining:
     kinds = {loop.facts.reductions.of(value) for value in added}
     if kinds == {Reduction.MEAN}:
         return Joining.MEAN
     return Joining.SUM if kinds == {Reduction.SUM} else Joining.UNKNOWN
 
 
-def _starts_at_zero(loop: Loop, node: ast.AST, value: ast.expr | None) -> bool:
-    """Whether a binding sets the total to zero each time before the loop begins; what stands behind the loop may do as it likes."""
+def _whole(loop: Loop, name: ast.Name) -> LoopNode | None:
+    """The outermost loop through which a total runs on, from where it is zero; None where it is not seen to begin with zero."""
     tree = loop.facts.tree
-    if tree.is_within(node, loop.node) or tree.function(node) is not tree.function(loop.node):
-        return False
-    if tree.statement(node).lineno > loop.node.lineno:
-        return True
+    starts = [binding for binding in loop.facts.names.bindings(name) if binding.how is Bound.ASSIGN]
+    before = [
+        item for item in starts if tree.statement(item.node).lineno < loop.node.lineno and not any(True for _ in _addition(item.node))
+    ]
+    if not before or not all(_is_zero(item.value) and tree.function(item.node) is loop.function for item in before):
+        return None
+    whole = loop.node
+    for outer in tree.ancestors(loop.node):
+        if isinstance(outer, LOOPS) and not any(tree.is_within(item.node, outer) for item in before):
+            whole = outer
+    return whole
+
+
+def _is_zero(value: ast.expr | None) -> bool:
     items = value.elts if isinstance(value, ast.Tuple) else [value]
-    around = [outer for outer in tree.ancestors(loop.node) if isinstance(outer, LOOPS)]
-    zero = all(isinstance(item, ast.Constant) and item.value == 0 for item in items)
-    return zero and all(tree.is_within(node, outer) for outer in around)
+    return all(isinstance(item, ast.Constant) and item.value == 0 for item in items)
+
+
+def _is_read_between(loop: Loop, target: ast.expr, whole: ast.stmt) -> bool:
+    """Whether a total is read inside the loop through which it runs on, but outside the training loop."""
+    tree = loop.facts.tree
+    uses = loop.facts.names.uses(target) if isinstance(target, ast.Name) else ()
+    return any(isinstance(use.ctx, ast.Load) and tree.is_within(use, whole) and not tree.is_within(use, loop.node) for use in uses)
 
 
 def _is_read_behind(loop: Loop, target: ast.expr) -> bool:

@@ -620,6 +620,12 @@ def test_line_ends_inside_a_call_stay_as_mixed_as_they_are() -> None:
     assert edited(source, [SetArgument(call(source, "f"), "k", "v")]) == "f(a,\r\n  b,\n  c,\r  d,\r  k=v)\r\n"
 
 
+def test_value_over_several_lines_has_the_file_s_line_ends() -> None:
+    """New line breaks inside a value are of the file's kind."""
+    source = SourceFile("train.py", "x = f(a)\r\n")
+    assert edited(source, [SetArgument(call(source, "f"), "k", "[1,\n   2]")]) == "x = f(a, k=[1,\r\n   2])\r\n"
+
+
 def test_f73_page_breaks_and_tabs_stay() -> None:
     """Page breaks are kept and inserted lines copy the tabs."""
     source = SourceFile("train.py", "import torch\n\x0c\ndef f(n):\n\tif n:\n\t\treturn torch.zeros(n).cuda()\n\treturn None\n")

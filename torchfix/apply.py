@@ -118,7 +118,7 @@ class _Writer:
             draft = draft.rewritten(segments.remove_argument(draft.text, argument))
         for edit in edits:
             if isinstance(edit, SetArgument):
-                draft = draft.rewritten(segments.set_argument(draft.text, edit.name, edit.value))
+                draft = draft.rewritten(segments.set_argument(draft.text, edit.name, edit.value, self._source.newline))
         return draft
 
     def _inner(self, node: ast.expr) -> Draft:

@@ -151,8 +151,9 @@ class Layout:
 
     def _moved(self, start: int, line: int, column: int) -> int:
         """The offset of a token's position (1-based line) in the text that begins at ``start``."""
-        first, before = self.source.position(start)
-        return start + column if line <= 1 else self.source.line_start(first + line - 1) + column
+        if line <= 1:
+            return start + column
+        return self.source.line_start(self.source.position(start)[0] + line - 1) + column
 
     def comments(self, start: int, end: int) -> list[int]:
         """The offsets of the comments between two offsets, which must not cut a token in two."""

@@ -24,13 +24,18 @@ class UnfaithfulError(Exception):
     """LibCST did not give back the text that it was given, so it cannot be trusted with it."""
 
 
-def set_argument(call: str, name: str, value: str) -> str:
+def set_argument(call: str, name: str, value: str, newline: str) -> str:
     """The text of a call with a keyword argument: in the place of the one it has, or in the manner of its others.
+
+    Args:
+        call: the text.
+        name, value: the argument.
+        newline: the line end for a value over several lines, where the call has none of its own.
 
     Raises:
         UnfaithfulError: LibCST does not reproduce the text.
     """
-    return _changed_call(call, lambda node: _with_argument(node, name, _expression(value)))
+    return _changed_call(call, lambda node: _with_argument(node, name, _expression(value)), newline)
 
 
 def remove_argument(call: str, argument: str | int) -> str:
@@ -59,8 +64,8 @@ def lay_out(code: str, indent: str, newline: str) -> str:
     return module.with_changes(default_indent=indent, default_newline="\n").code.replace("\n", newline)
 
 
-def _changed_call(text: str, change: Callable[[cst.Call], cst.Call]) -> str:
-    return _through_libcst(f"({text})", lambda words: cst.ensure_type(cst.parse_expression(words), cst.Call), change)[1:-1]
+def _changed_call(text: str, change: Callable[[cst.Call], cst.Call], newline: str = "\n") -> str:
+    return _through_libcst(f"({text})", lambda words: cst.ensure_type(cst.parse_expression(words), cst.Call), change, newline)[1:-1]
 
 
 def _function(text: str) -> cst.FunctionDef:
@@ -73,10 +78,10 @@ def _expression(text: str) -> cst.BaseExpression:
     return cst.parse_expression(text if "\n" not in text else f"({text})")
 
 
-def _through_libcst(text: str, parse: Callable[[str], N], change: Callable[[N], N]) -> str:
+def _through_libcst(text: str, parse: Callable[[str], N], change: Callable[[N], N], newline: str = "\n") -> str:
     """Text parsed, changed and written again."""
-    newline = _LINE_END.search(text)
-    module = cst.Module([], default_newline=newline[0] if newline else "\n")
+    own = _LINE_END.search(text)
+    module = cst.Module([], default_newline=own[0] if own else newline)
     node = parse(text)
     if module.code_for_node(node) != text:
         raise UnfaithfulError(f"LibCST does not reproduce {text!r}")

@@ -75,7 +75,11 @@ def _function(text: str) -> cst.FunctionDef:
 
 
 def _expression(text: str) -> cst.BaseExpression:
-    return cst.parse_expression(text if "\n" not in text else f"({text})")
+    """An expression, in parentheses where a line break in it needs them."""
+    try:
+        return cst.parse_expression(text)
+    except cst.ParserSyntaxError:
+        return cst.parse_expression(f"({text})")
 
 
 def _through_libcst(text: str, parse: Callable[[str], N], change: Callable[[N], N], newline: str = "\n") -> str:

@@ -73,6 +73,7 @@ _MESSAGE = "the training loop computes in float32 and leaves the GPU's half-prec
 _BECAUSE = "one loss is sent backward and one optimizer steps; the network's code holds nothing that half precision breaks"
 _DISABLE = "Set use_amp to False to train in float32 again, and compare the loss curves of both before merging."
 _PARALLEL = "DataParallel's threads always compute in float16 under autocast, so bfloat16 is not used."
+_EVALUATION = "The loop also evaluates, and its evaluation batches now compute in half precision too."
 _UNSAVED = "The scaler's state is not saved with the optimizer's: a resumed float16 run skips a few steps while its scale settles."
 _SCHEDULE = (
     "The learning-rate schedule also moves when the scaler skips a step, which only happens in float16; "
@@ -254,6 +255,8 @@ class _Rewrite:
         yield _DISABLE.replace("use_amp", self.use_amp)
         if self.parallel:
             yield _PARALLEL
+        if any(self.candidate.facts.regions.under(first, ("torch.set_grad_enabled",)) for first, _ in self.candidate.forward.regions):
+            yield _EVALUATION
         if self.candidate.loop.scheduler_steps and self.candidate.update.counted is None:
             yield _SCHEDULE
         if not saved and self.candidate.facts.states.are_kept(self.candidate.companion.variable):

@@ -80,9 +80,9 @@ def test_what_the_loop_calls_its_device_is_told_in_the_words_of_the_place() -> N
 def test_a_variable_that_is_bound_later_cannot_be_read() -> None:
     """The companion must not use what does not exist yet."""
     facts = facts_of("o = make()\ndevice = where()\no.step(device)\n")
-    assert facts.companions.text(node(facts, "device", 1), companion(facts, "o")) is None
+    assert facts.companions.text(node(facts, "device", 1), companion(facts, "o", 1)) is None
     facts = facts_of("device = where()\no = make()\no.step(device)\n")
-    assert facts.companions.text(node(facts, "device", 1), companion(facts, "o")) == "device"
+    assert facts.companions.text(node(facts, "device", 1), companion(facts, "o", 1)) == "device"
 
 
 def test_an_attribute_of_the_instance_has_its_companion_there() -> None:
@@ -104,6 +104,7 @@ def test_an_attribute_of_the_instance_has_its_companion_there() -> None:
         pytest.param("def f(o):\n    o.step()\n\n\nf(a)\nf(b)\n", "o", id="it comes from outside"),
         pytest.param("def f(o):\n    o.step()\n\n\na, b = make(), make()\nc = make()\nf(a)\nf(c)\n", "o", id="it comes from two places"),
         pytest.param("for o in many:\n    o.step()\n", "o", id="one of many"),
+        pytest.param("o = make()\nfor e in n:\n    o.step()\n    if e:\n        o = make()\n", "o", id="made again in the loop"),
         pytest.param("many[0].step()\n", "many[0]", id="an element"),
         pytest.param("thing.o.step()\n", "thing.o", id="an attribute of something"),
     ],
@@ -111,6 +112,6 @@ def test_an_attribute_of_the_instance_has_its_companion_there() -> None:
 def test_objects_of_other_origin_have_no_place_for_a_companion(text: str, use: str) -> None:
     """The reason is stable."""
     facts = facts_of(text)
-    found = facts.companions.of(node(facts, use, 1 if text.startswith("for") else 0))
+    found = facts.companions.of(node(facts, use, 1 if text.startswith(("for", "o =")) else 0))
     assert isinstance(found, Obstacle)
     assert found.code == "optimizer-elsewhere"

@@ -27,7 +27,7 @@ def target(text: str, modules: dict[str, str] | None = None) -> Target | None:
         ),
         pytest.param("d = 'cuda'\nfor x in b:\n    x = x.to(d)\n", {"cuda"}, "d", None, id="a variable with a word"),
         pytest.param("d = 0\nfor x in b:\n    x = x.cuda(d)\n", {"cuda"}, None, None, id="an index"),
-        pytest.param("for x in b:\n    if gpu:\n        x = x.cuda()\n", {"cuda"}, None, "gpu", id="under a flag"),
+        pytest.param("gpu = True\nfor x in b:\n    if gpu:\n        x = x.cuda()\n", {"cuda"}, None, "gpu", id="under a flag"),
         pytest.param("m = nn.Linear(1, 1).cuda()\nfor x in b:\n    m(x)\n", {"cuda"}, None, None, id="only the network is moved"),
         pytest.param("d = torch.device('mps')\nfor x in b:\n    x = x.to(d)\n", {"mps"}, "d", None, id="another device"),
     ],
@@ -48,6 +48,22 @@ def test_a_device_is_told_from_its_name() -> None:
     assert word is not None
     assert device.is_object
     assert not word.is_object
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("for x in b:\n    d = torch.device('cuda')\n    x = x.to(d)\n", id="in the loop"),
+        pytest.param("for e in n:\n    d = torch.device('cuda')\n    for x in b:\n        x = x.to(d)\n", id="in the loop around it"),
+        pytest.param("for x in b:\n    m(x)\n\n\ndef f():\n    d = torch.device('cuda')\n    m.to(d)\n", id="in another function"),
+    ],
+)
+def test_a_variable_that_does_not_exist_in_front_of_the_loop_is_not_told(text: str) -> None:
+    """The device is known, its name is of no use."""
+    found = target(text)
+    assert found is not None
+    assert found.may_be_cuda
+    assert found.variable is None
 
 
 def test_without_a_copy_anywhere_a_loop_runs_on_the_host() -> None:

@@ -236,6 +236,18 @@ def test_holds_updates_of_another_kind(code: str, step: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "network",
+    [
+        pytest.param(NETWORK.replace("return", "torch.autograd.grad(x.sum(), x)\n        return"), id="in the network"),
+        pytest.param(f"{NETWORK}\n\ndef penalty(x):\n    return torch.autograd.grad(model(x).sum(), x)\n", id="in a function"),
+    ],
+)
+def test_holds_gradients_by_hand_wherever_they_are_taken(network: str) -> None:
+    """A gradient penalty would be one of scaled gradients."""
+    check_held(RULE, program("penalty(x)\n" + STEP, network=network), "double-backward")
+
+
+@pytest.mark.parametrize(
     ("code", "optimizer"),
     [
         pytest.param("closure", "torch.optim.LBFGS(model.parameters())", id="LBFGS"),
@@ -941,8 +953,8 @@ def test_a_network_that_computes_its_own_loss_is_all_there_is() -> None:
 
 
 def test_a_condition_around_backward_keeps_its_place() -> None:
-    """The loop of the transfer-learning tutorial: one region for both phases, scaling where it steps."""
-    changed(
+    """The loop of the transfer-learning tutorial: one region for both phases, scaling where it steps, and a word about it."""
+    (note,) = changed(
         """
         with torch.set_grad_enabled(i > 0):
             out = model(x)
@@ -962,6 +974,7 @@ def test_a_condition_around_backward_keeps_its_place() -> None:
                 scaler.update()
         """,
     )
+    assert any("evaluation batches" in words for words in note.notes)
 
 
 # The device ----------------------------------------------------------------------------------------------------------
@@ -1106,6 +1119,26 @@ def test_a_scaler_goes_through_every_function_in_between() -> None:
     after = after_of(text)
     assert "def fit(net, opt, where=None, rounds=1, scaler=None):\n    train(net, where, [], opt, scaler=scaler)\n" in after
     assert "    fit(model, optimizer, device, scaler=scaler)\n" in after
+
+
+def test_the_device_is_found_through_the_parameters() -> None:
+    """``args.device`` of the loop is the same options' device where the optimizer is made."""
+    text = TRAIN.replace("model, device, loader, optimizer):", "model, args, loader, optimizer):").replace(
+        "to(device), y.to(device)", "to(args.device), y.to(args.device)"
+    )
+    text = text.replace('def main():\n    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n', "def main(options):\n")
+    text = text.replace("nn.Linear(8, 3).to(device)", "nn.Linear(8, 3).to(options.device)").replace(
+        "train(model, device,", "train(model, options,"
+    )
+    after = after_of(text.replace("        for x, y", "        model.to(args.device)\n        for x, y"))
+    assert '    use_amp = torch.device(args.device).type == "cuda"\n' in after
+    assert 'enabled=torch.device(options.device).type == "cuda" and' in after
+
+
+def test_a_device_variable_of_another_function_is_not_used() -> None:
+    """The loop cannot read it, so that the machine is asked."""
+    after = after_of(TRAIN.replace("x, y = x.to(device), y.to(device)", "x, y = move(x), move(y)").replace("model, device, ", "model, "))
+    assert "    use_amp = torch.cuda.is_available()\n" in after
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ class Companions:
         home = scope.node if isinstance(scope.node, FUNCTIONS) else None
         if not statements or len(statements) != len(bindings) or any(self._facts.tree.function(item) is not home for item in statements):
             return _elsewhere(expression)
-        return Companion(self._last(statements), expression)
+        after = self._last(statements)
+        return Companion(after, expression) if self._is_before(after, expression) else _elsewhere(expression)
 
     def _of_attribute(self, expression: ast.Attribute) -> Companion | Obstacle:
         """An attribute of the instance, assigned at one place of its class."""
@@ -89,7 +90,8 @@ class Companions:
         ]
         if len(stores) != 1 or not isinstance(tree.parent(stores[0]), ast.Assign):
             return _elsewhere(expression)
-        return Companion(tree.statement(stores[0]), expression, f"{root.id}.")
+        after = tree.statement(stores[0])
+        return Companion(after, expression, f"{root.id}.") if self._is_before(after, expression) else _elsewhere(expression)
 
     def _handed(self, expression: ast.Name, binding: Binding, depth: int) -> Companion | Obstacle:
         """A parameter: what every caller hands on must come from the same place of this file."""
@@ -113,6 +115,11 @@ class Companions:
         ):
             return _elsewhere(expression)
         return replace(first, passes=(Pass(function, tuple(calls)), *first.passes))
+
+    def _is_before(self, statement: ast.stmt, use: ast.expr) -> bool:
+        """Whether a statement is over where the object is used; in another function it is taken to have run."""
+        here = self._facts.tree.function(statement) is self._facts.tree.function(use)
+        return not here or (statement.end_lineno or statement.lineno) < use.lineno
 
     def _last(self, statements: list[ast.stmt]) -> ast.stmt:
         """The statement behind which all of these have happened: the last one, or what holds it beside the others."""
@@ -161,6 +168,7 @@ class Companions:
             or bindings[0].how is not Bound.PARAMETER
             or not isinstance(bindings[0].node, ast.arg)
             or expression is not root
+            or found[0].node is not step.function
         ):
             return None
         bound = tree.class_of(step.function) is not None

@@ -217,13 +217,27 @@ class _Split:
         """A call of unknown code in a statement that runs a network, on what the network gives: it would run under autocast too."""
         if trial.opaque:
             return trial.opaque[0]
-        here = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        derived = self._derived_in(statement)
         for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
-            inside = [node for item in (*call.args, *call.keywords) for node in ast.walk(item)]
-            given = any(node in self.runs or (isinstance(node, ast.Name) and node.id in here | self.derived) for node in inside)
+            given = any(self._gives_output(item, derived) for item in (*call.args, *call.keywords))
             if given and not self._is_known_call(call) and self.facts.models.run_by(call) is None:
                 return call
         return None
+
+    def _derived_in(self, statement: ast.stmt) -> set[str]:
+        """The names that may hold what a network gave, by the end of a statement and of those chosen before it."""
+        derived = set(self.derived)
+        parts = [node for node in ast.walk(statement) if isinstance(node, ast.stmt)]
+        while True:
+            giving = [part for part in parts if any(self._gives_output(node, derived) for node in _computed(part))]
+            new = {node.id for part in giving for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            if new <= derived:
+                return derived
+            derived |= new
+
+    def _gives_output(self, node: ast.AST, derived: set[str]) -> bool:
+        """Whether a node runs one of the networks, or reads a name that may hold what one gave."""
+        return any(item in self.runs or (isinstance(item, ast.Name) and item.id in derived) for item in ast.walk(node))
 
     def _by_hand(self, trial: Reader, reader: Reader) -> bool:
         """Whether a statement multiplies matrices outside of any network, which autocast would turn to half precision."""

@@ -173,11 +173,15 @@ class Names(Scopes):
                 return True
         return False
 
-    def beside(self, spelled: ast.expr, name: str) -> str:
-        """A name of the same package as another, spelled alike: ``nn.parallel.X`` beside ``nn.Linear``, ``X`` beside ``Linear``."""
-        if isinstance(spelled, ast.Attribute):
-            return f"{self._facts.source.segment(spelled.value)}.{name}"
-        return name.rpartition(".")[2]
+    def beside(self, neighbour: ast.expr, name: str) -> str:
+        """How to write a dotted name at module level as its neighbour is written: bare beside a bare name, else as the file can.
+
+        Bare too where the file has no other way; a bare name may need an import.
+        """
+        bare = name.rpartition(".")[2]
+        spelled = self.spell(name, self._tree.module.body[-1])
+        free = self.is_free(bare) or spelled == bare
+        return bare if spelled is None or (free and isinstance(neighbour, ast.Name)) else spelled
 
     def spell(self, name: str, at: ast.AST) -> str | None:
         """How to write a dotted name at a node with the file's own module-level imports, None where it has none.
@@ -194,6 +198,8 @@ class Names(Scopes):
             origin = meanings.pop()
             if not (name == origin or name.startswith(origin + ".")):
                 continue
+            if name != origin and any(binding.origin != origin for binding in bindings):
+                continue  # a module in which torch only keeps what its package shows
             found = self.lookup(local, at)
             if found is None or found[0] is not self.module or self._hidden_by_star(local, bindings):
                 continue

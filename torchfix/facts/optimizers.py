@@ -14,6 +14,10 @@ from torchfix.facts.values import Value
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+_SCHEDULERS = "torch.optim.lr_scheduler."
+# What torch.optim holds beside optimizers.
+_NO_OPTIMIZERS = (_SCHEDULERS, "torch.optim.swa_utils.")
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -67,12 +71,12 @@ class Optimizers:
         if not isinstance(node, ast.Call) or value.path:
             return None
         meaning = facts.calls.meaning(node)
-        if meaning and meaning.startswith("torch.optim.") and not meaning.startswith(("torch.optim.lr_scheduler", "torch.optim.swa_utils")):
+        if meaning and meaning.startswith("torch.optim.") and not meaning.startswith(_NO_OPTIMIZERS):
             return Optimizer(value, meaning)
         definition = facts.names.definition(node.func)
-        if definition is not None and isinstance(definition.node, ast.ClassDef) and derives(definition, ("torch.optim.",)):
-            return Optimizer(value, definition.node.name)
-        return None
+        if definition is None or not isinstance(definition.node, ast.ClassDef) or derives(definition, _NO_OPTIMIZERS):
+            return None
+        return Optimizer(value, definition.node.name) if derives(definition, ("torch.optim.",)) else None
 
     def counts_steps(self, call: ast.Call) -> bool:
         """Whether a ``.step()`` is that of a schedule made for an exact number of steps (``OneCycleLR``)."""
@@ -84,9 +88,16 @@ class Optimizers:
         )
 
     def is_scheduler(self, expression: ast.expr) -> bool:
-        """Whether an expression surely is a learning-rate scheduler of torch."""
+        """Whether an expression surely is a learning-rate scheduler: torch's own, or of a project's class that derives from one."""
         values = self._facts.values.of(expression)
-        return bool(values) and all(
-            isinstance(value.node, ast.Call) and (value.facts.calls.meaning(value.node) or "").startswith("torch.optim.lr_scheduler.")
-            for value in values or ()
-        )
+        return bool(values) and all(_schedules(value) for value in values or ())
+
+
+def _schedules(value: Value) -> bool:
+    node, facts = value.node, value.facts
+    if not isinstance(node, ast.Call) or value.path:
+        return False
+    if (facts.calls.meaning(node) or "").startswith(_SCHEDULERS):
+        return True
+    definition = facts.names.definition(node.func)
+    return definition is not None and isinstance(definition.node, ast.ClassDef) and derives(definition, (_SCHEDULERS,))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.devices import Transfer
-from torchfix.facts.tree import LoopNode, dotted, walk_here
+from torchfix.facts.scopes import Bound
+from torchfix.facts.tree import LOOPS, LoopNode, dotted, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -49,7 +50,7 @@ class Targets:
         here = self._transfers(item for item in inside if isinstance(item, ast.Call))
         anywhere = self._transfers(facts.calls.methods("to", "cuda"))
         for transfers in (here, anywhere):
-            found = [self._target(transfer) for transfer in transfers]
+            found = [self._seen_from(node, self._target(transfer)) for transfer in transfers]
             for target in found:
                 if target.may_be_cuda:
                     return target
@@ -70,6 +71,29 @@ class Targets:
         if moves and variable is not None and dotted(variable) is not None and not _is_index(self._facts, variable):
             return Target(device.types, variable, device.is_object is True)
         return Target(device.types, flag=self._flag(transfer.call))
+
+    def _seen_from(self, node: LoopNode, target: Target) -> Target:
+        """The same device without variables that do not exist in front of the loop: those of other functions, and those bound later."""
+        variable = target.variable if target.variable is not None and self._is_readable(target.variable, node) else None
+        flag = target.flag if target.flag is not None and self._is_readable(target.flag, node) else None
+        return replace(target, variable=variable, flag=flag, is_object=target.is_object and variable is not None)
+
+    def _is_readable(self, expression: ast.expr, at: LoopNode) -> bool:
+        names, tree = self._facts.names, self._facts.tree
+        root = expression
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return False
+        if self._facts.is_self(root):
+            return tree.method_class(root) is tree.method_class(at) is not None
+        here, there = names.lookup(root.id, root), names.lookup(root.id, at)
+        if here is None or there is None or here[0] is not there[0]:
+            return False
+        around = [outer for outer in tree.ancestors(at) if isinstance(outer, LOOPS) and tree.function(outer) is tree.function(at)]
+        front = around[-1].lineno if around else at.lineno
+        early = any(binding.how is Bound.PARAMETER or tree.statement(binding.node).lineno < front for binding in here[1])
+        return early or names.scope(at) is not here[0]
 
     def _flag(self, call: ast.Call) -> ast.expr | None:
         """The variable on whose truth a copy depends."""

@@ -230,6 +230,7 @@ from collections.abc import Iterator
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Remove, RemoveArgument, RemoveImport, Replace, SetArgument, Wrap
 from torchfix.facts import Facts
 from torchfix.facts.calls import argument, is_constant, keyword
+from torchfix.facts.distribution import DISTRIBUTED, SAMPLER
 from torchfix.facts.helpers import Helpers
 from torchfix.facts.replicas import Wrap as Replication
 from torchfix.facts.totals import Joining
@@ -269,7 +270,7 @@ class _Conversion:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._torch = facts.names.spell("torch", facts.tree.module.body[-1]) or "torch"
-        wrapper = facts.names.beside(facts.replicas.wraps[0].call.func, "parallel.DistributedDataParallel")
+        wrapper = facts.names.beside(facts.replicas.wraps[0].call.func, DISTRIBUTED)
         spelled = {"torch": self._torch, "nn.parallel.DistributedDataParallel": wrapper}
         self._helpers = Helpers(facts, TRANSFORM.after, spelled)  # what a script is given is written once, in the text above
         self._call = self._helpers.name
@@ -328,7 +329,7 @@ class _Conversion:
                 listed = ["$model", *(f"${name}" for name in parts), *(f"{name}=${name}" for name in named)]
                 yield Replace(call, f"{self._call('load_weights')}({', '.join(listed)})", {"model": use.value, **parts, **named})
         for node in facts.replicas.mentions:
-            yield Replace(node, facts.names.beside(node, "parallel.DistributedDataParallel"))
+            yield Replace(node, facts.names.beside(node, DISTRIBUTED))
 
     def _devices(self) -> Iterator[Edit]:
         chained = {call for wrap in self._facts.replicas.wraps for call in wrap.placing}
@@ -357,7 +358,7 @@ class _Conversion:
                 yield from self._named(dataset, statement, name)
                 given = name
             shuffled = facts.source.segment(shuffle) if shuffle is not None and loader.shuffles else "False"
-            made = f"{facts.names.beside(loader.call.func, 'DistributedSampler')}({given}, shuffle={shuffled})"
+            made = f"{facts.names.beside(loader.call.func, SAMPLER)}({given}, shuffle={shuffled})"
             yield InsertBefore(statement, f"{sampler} = {made} if {self._call('process_count')}() > 1 else None")
             yield Replace(size, f"{self._call('batch_share')}($size)", {"size": size})
             if shuffle is not None and loader.shuffles:
@@ -430,14 +431,12 @@ class _Conversion:
         code = self._helpers.code()
         yield InsertBefore(before, code) if behind is None else InsertAfter(behind, f"\n\n{code}")
         yield from (AddImport(module) for module in self._helpers.modules())
-        wrap = self._facts.replicas.wraps[0]
-        if isinstance(wrap.call.func, ast.Name):
-            yield AddImport("torch.nn.parallel", "DistributedDataParallel")
-            for node in self._facts.tree.imports:
-                if isinstance(node, ast.ImportFrom) and any(item.name == "DataParallel" for item in node.names):
-                    yield RemoveImport(node.module or "", "DataParallel")
-        if any(isinstance(loader.call.func, ast.Name) for loader in self._facts.shares.loaders):
-            yield AddImport("torch.utils.data", "DistributedSampler")
+        for neighbour, name in self._facts.distribution.neighbours:
+            if self._facts.names.beside(neighbour, name) == name.rpartition(".")[2]:
+                yield AddImport(*name.rsplit(".", 1))
+        for node in self._facts.tree.imports:
+            if isinstance(node, ast.ImportFrom) and any(item.name == "DataParallel" for item in node.names):
+                yield RemoveImport(node.module or "", "DataParallel")
 
 
 TRANSFORM = Transform.from_module(__name__, __doc__, group="distributed", literals=(b"DataParallel",), find=find, since="1.10")

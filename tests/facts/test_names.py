@@ -194,10 +194,20 @@ def test_last_certain_definition_of_a_module_is_what_others_import() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spelled", "expected"),
-    [("nn.Linear", "nn.parallel.X"), ("torch.nn.Linear", "torch.nn.parallel.X"), ("Linear", "X")],
+    ("text", "neighbour", "expected"),
+    [
+        pytest.param("import torch\nuse(torch.nn.Linear)", "torch.nn.Linear", "torch.nn.parallel.X", id="dotted"),
+        pytest.param("import torch\nfrom torch import nn\nuse(nn.Linear)", "nn.Linear", "nn.parallel.X", id="shortest"),
+        pytest.param("from torch.nn import parallel\nuse(parallel.Y)", "parallel.Y", "parallel.X", id="inner module"),
+        pytest.param("import torch\nfrom torch.nn import Linear\nuse(Linear)", "Linear", "X", id="bare"),
+        pytest.param(
+            "import torch\nfrom torch.nn import Linear\nX = 3\nuse(Linear)", "Linear", "torch.nn.parallel.X", id="bare name taken"
+        ),
+        pytest.param("from torch.nn.parallel import distributed\nuse(distributed.Y)", "distributed.Y", "X", id="module of another name"),
+        pytest.param("import other\nuse(other.Linear)", "other.Linear", "X", id="no other way"),
+    ],
 )
-def test_a_name_is_spelled_as_its_neighbour(spelled: str, expected: str) -> None:
+def test_a_name_is_written_as_its_neighbour(text: str, neighbour: str, expected: str) -> None:
     """New code follows the file's way of naming the package."""
-    facts = facts_of(f"use({spelled})")
-    assert facts.names.beside(node(facts, spelled), "parallel.X") == expected
+    facts = facts_of(text)
+    assert facts.names.beside(node(facts, neighbour), "torch.nn.parallel.X") == expected

@@ -877,12 +877,21 @@ CHANGED = {
         ["return DistributedDataParallel(model, device_ids=gpus)"],
         ["Parallel as"],
     ),
+    "inner modules (F93)": (
+        [
+            ("nn.DataParallel(", "torch.nn.parallel.DataParallel("),
+            ("    train_loader = DataLoader(", "    train_loader = dataloader.DataLoader("),
+            ("from torch import nn\n", "from torch import nn\nfrom torch.utils.data import dataloader\n"),
+        ],
+        ["return nn.parallel.DistributedDataParallel(model, device_ids=gpus)", "sampler = torch.utils.data.DistributedSampler(train_set"],
+        [],
+    ),
     "dotted names (F93)": (
         [
             ("nn.DataParallel(", "torch.nn.DataParallel("),
             ("    train_loader = DataLoader(", "    train_loader = torch.utils.data.DataLoader("),
         ],
-        ["torch.nn.parallel.DistributedDataParallel(model, device_ids=gpus)", "torch.utils.data.DistributedSampler(train_set"],
+        ["nn.parallel.DistributedDataParallel(model, device_ids=gpus)", "torch.utils.data.DistributedSampler(train_set"],
         ["import DistributedSampler"],
     ),
 }

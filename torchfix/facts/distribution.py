@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
     from torchfix.facts.loops import Loop
 
+DISTRIBUTED = "torch.nn.parallel.DistributedDataParallel"
+SAMPLER = "torch.utils.data.DistributedSampler"
 _COUNTING = ("builtins.range", "tqdm.trange", "tqdm.auto.trange", "itertools.count")
 
 
@@ -108,6 +110,12 @@ class Distribution:
     def _counts(self, iterable: ast.expr) -> bool:
         """Whether an iterable yields whole numbers: a range, also behind a progress bar."""
         return any(self._facts.calls.meaning(node) in _COUNTING for node in ast.walk(iterable) if isinstance(node, ast.Call))
+
+    @property
+    def neighbours(self) -> tuple[tuple[ast.expr, str], ...]:
+        """What the file calls and new code will replace or accompany, each with the name of its companion."""
+        wraps = ((wrap.call.func, DISTRIBUTED) for wrap in self._facts.replicas.wraps)
+        return (*wraps, *((loader.call.func, SAMPLER) for loader in self._facts.shares.loaders))
 
     # Inputs ---------------------------------------------------------------------------------------------------
 

@@ -305,6 +305,24 @@ HELD = {
             ("    train_set = Points(64, 1)\n", "    train_set, _ = torch.utils.data.random_split(Points(64, 1), [60, 4])\n"),
         ],
     ),
+    "split seeded too late": (
+        "unseeded-split",
+        [
+            ("    torch.manual_seed(0)\n", ""),
+            (
+                "    train_set = Points(64, 1)\n",
+                "    train_set, _ = torch.utils.data.random_split(Points(64, 1), [60, 4])\n    torch.manual_seed(0)\n",
+            ),
+        ],
+    ),
+    "split seeded at random": (
+        "unseeded-split",
+        [
+            ("    torch.manual_seed(0)\n", "    torch.manual_seed(random.randint(0, 9))\n"),
+            ("import os\n", "import os\nimport random\n"),
+            ("    train_set = Points(64, 1)\n", "    train_set, _ = torch.utils.data.random_split(Points(64, 1), [60, 4])\n"),
+        ],
+    ),
     "total that cannot be joined (trap 17)": ("total-unclear", [("total += loss.item()", "total += max(output[0].tolist())")]),
     "total in a container (trap 17)": (
         "total-unclear",
@@ -428,6 +446,30 @@ def test_a_network_whose_loop_stands_in_another_file_is_held() -> None:
     check_held("data-parallel", text, "loop-elsewhere", modules={"loop.py": "def fit(model):\n    model(1).mean().backward()\n"})
 
 
+def test_a_loader_that_another_file_makes_is_held() -> None:
+    """Its sampler would have to be made there; what is said of lines is said of this file's lines only."""
+    text = """
+        import torch
+        from torch import nn
+        from data import batches
+
+        def main():
+            model = nn.DataParallel(nn.Linear(2, 2)).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loader = batches(model)
+            for x in loader:
+                optimizer.zero_grad()
+                model(x.cuda()).mean().backward()
+                optimizer.step()
+
+        if __name__ == "__main__":
+            main()
+    """
+    data = "from torch.utils.data import DataLoader\n\ndef batches(data, **settings):\n    return DataLoader(data, **settings)\n"
+    note = check_held("data-parallel", text, "loader-out-of-sight", modules={"data.py": data})
+    assert not any("**" in words for words in note.notes)
+
+
 def test_further_reasons_are_told_beside_the_first() -> None:
     """A user who clears one obstacle learns of the next at once."""
     note = check_held(
@@ -514,6 +556,24 @@ CHANGED = {
             ("size, seed):", "size, seed, download=False):"),
         ],
         ["    with main_process_first():\n        train_set = Points(64, 1, download=True)\n    sampler"],
+        [],
+    ),
+    "split with a seed": (
+        [("    train_set = Points(64, 1)\n", "    train_set, _ = torch.utils.data.random_split(Points(64, 1), [60, 4])\n")],
+        ["DistributedSampler(train_set"],
+        [],
+    ),
+    "split in a function, seeded by another": (
+        [
+            ("    torch.manual_seed(0)\n", "    seed_all(0)\n"),
+            ("    train_set = Points(64, 1)\n", "    train_set = data()\n"),
+            (
+                "def train(",
+                "def seed_all(seed):\n    torch.manual_seed(seed)\n\n\n"
+                "def data():\n    return torch.utils.data.random_split(Points(64, 1), [60, 4])[0]\n\n\ndef train(",
+            ),
+        ],
+        ["DistributedSampler(train_set"],
         [],
     ),
     "chained placing comes before wrapping (trap 10)": ([], ["model = distribute(Net().to(device))\n"], []),

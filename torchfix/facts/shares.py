@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchfix.facts.callees import called
 from torchfix.facts.calls import is_constant, receiver
 from torchfix.facts.loaders import Loader
 from torchfix.facts.models import SELF_RETURNING, derives
@@ -14,7 +15,7 @@ from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.reductions import Reduction
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.totals import Joining, Total, totals
-from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, dotted, walk_here
+from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, dotted, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -30,6 +31,7 @@ _SPLITS = {
     "sklearn.utils.shuffle": "random_state",
 }
 _SPLITTING_MODULES = ("numpy.random.", "random.")
+_DEPTH = 3  # functions that may stand between a call and the seed that it sets
 _GENERATORS = ("numpy.random.RandomState", "numpy.random.default_rng", "numpy.random.seed", "random.seed", "random.Random")
 
 
@@ -80,7 +82,8 @@ class Shares:
         for loop in self.loops:
             yield from self._of_loop(loop)
         for loader in self.loaders:
-            yield from self._of_loader(loader)
+            if loader.facts is self._facts:
+                yield from self._of_loader(loader)
         yield from self._splits()
 
     # Loops ----------------------------------------------------------------------------------------------------
@@ -336,18 +339,34 @@ class Shares:
         if self._facts.loops.around(call) is not None or not self._facts.effects.in_main_line(call) or self._is_drawn_seed(call):
             return False
         home = "numpy.random" if meaning.startswith(("numpy.", "sklearn.")) else ("torch" if meaning.startswith("torch.") else "random")
-        return not any(self._seeds(facts, home) for facts in self._facts.program.files)
+        return not self._is_seeded_before(call, "torch.manual_seed" if home == "torch" else f"{home}.seed", set())
+
+    def _is_seeded_before(self, node: ast.AST, seeding: str, seen: set[Function]) -> bool:
+        """Whether all processes have seeded a generator alike before a node runs: above it, above its callers, or on import."""
+        tree, function = self._facts.tree, self._facts.tree.function(node)
+        for call in (call for calls in tree.calls.values() for call in calls if self._seeds(self._facts, call, seeding, 0)):
+            home = tree.function(call)
+            if home is function and call.lineno < getattr(node, "lineno", 0):
+                return True
+            if home is None and function is not None and not self._facts.program.is_guarded(call):
+                return True
+        if function is None or function in seen:
+            return False
+        callers = self._facts.callers(function) or []
+        return bool(callers) and all(self._is_seeded_before(caller, seeding, seen | {function}) for caller in callers)
+
+    def _seeds(self, facts: Facts, call: ast.Call, seeding: str, depth: int) -> bool:
+        """Whether a call seeds a generator with what is the same in all processes, itself or in a function that it runs."""
+        if facts.calls.meaning(call) == seeding:
+            return bool(call.args) and not facts.lockstep.differs(call.args[0])
+        inner = ((home, item) for home, function in called(facts, call) for item in ast.walk(function)) if depth < _DEPTH else ()
+        return any(isinstance(item, ast.Call) and self._seeds(home, item, seeding, depth + 1) for home, item in inner)
 
     def _is_drawn_seed(self, call: ast.Call) -> bool:
         """Whether a draw only makes a seed: ``args.seed = random.randint(1, 10000)``."""
         statement = self._facts.tree.statement(call)
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         return any("seed" in (dotted(target) or "").lower() for target in targets)
-
-    @staticmethod
-    def _seeds(facts: Facts, home: str) -> bool:
-        name = "torch.manual_seed" if home == "torch" else f"{home}.seed"
-        return any(call.args and not facts.lockstep.differs(call.args[0]) for call in facts.calls.to(name))
 
 
 def _owners_of_parameters(node: ast.AST) -> Iterator[ast.expr]:

@@ -85,7 +85,7 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     """The training loops that could compute in half precision."""
     for node, candidate in facts.candidates.all():
         if isinstance(candidate, Obstacle):
-            yield Finding(node, _MESSAGE, held=Held(candidate.code, candidate.text, candidate.help))
+            yield Finding(node, _MESSAGE, effects=frozenset({Effect.NUMERICS}), held=Held(candidate.code, candidate.text, candidate.help))
             continue
         rewrite = _rewrite(candidate)
         saved = tuple(rewrite.checkpoints())

@@ -248,7 +248,8 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         if anywhere:
             first, *others = found or anywhere
             held = Held(first.code, first.text, first.help)
-            yield Finding(wrap.call, _MESSAGE, effects=_EFFECTS, held=held, notes=tuple(f"Also in the way: {other.text}." for other in others))
+            also = tuple(f"Also in the way: {other.text}." for other in others)
+            yield Finding(wrap.call, _MESSAGE, effects=_EFFECTS, held=held, notes=also)
         elif wrap is facts.replicas.wraps[0]:  # one finding changes the whole file
             yield Finding(wrap.call, _MESSAGE, tuple(_Conversion(facts).edits()), _EFFECTS, _BECAUSE, tuple(_notes(facts)))
 

@@ -122,6 +122,12 @@ def test_the_loss_is_followed_back_to_everything_in_the_loop_that_it_comes_from(
             id="with both branches of a condition",
         ),
         pytest.param(
+            "if x.any():\n    share = library.draw()\n    x = library.mix(x, share)\n    out = model(x)\nelse:\n    out = model(-x)\n"
+            "loss = criterion(out, y)\nloss.backward()",
+            [("if x.any():", "loss = criterion(out, y)")],
+            id="with unknown code that prepares the batch in a branch",
+        ),
+        pytest.param(
             "q = teacher(x)\nstore(q)\nloss = criterion(model(x), y)\nloss.backward()",
             [("loss = criterion(model(x), y)",) * 2],
             id="without networks that the loss does not come from",
@@ -163,6 +169,12 @@ def test_a_loss_that_is_sent_at_once_belongs_under_autocast() -> None:
     [
         pytest.param("model-not-seen", "loss = criterion(unknown(x), y)\nloss.backward()", id="no network"),
         pytest.param("unknown-loss", "loss = library.loss(model(x), y)\nloss.backward()", id="an unknown loss around the network"),
+        pytest.param(
+            "unknown-loss",
+            "if x.any():\n    out = model(x)\n    seen = out\n    loss = library.loss(seen, y)\nelse:\n    loss = criterion(model(x), y)\n"
+            "loss.backward()",
+            id="an unknown loss behind the network in a branch",
+        ),
         pytest.param("bce-loss", "loss = F.binary_cross_entropy(model(x), y)\nloss.backward()", id="probabilities"),
         pytest.param("float64", "loss = criterion(model(x.double()), y)\nloss.backward()", id="float64"),
         pytest.param(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from tests.facts.reading import facts_of
@@ -49,3 +51,27 @@ def test_loops_that_use_mixed_precision_already_are_told(body: str, expected: bo
     facts = facts_of(f"import torch\nfor x in b:\n    {body}\n    o.step()\n    o.zero_grad()\n")
     (loop,) = facts.loops.training
     assert facts.loops.scales(loop) is expected
+
+
+@pytest.mark.parametrize("name", ["torch.optim.lr_scheduler.LRScheduler", "torch.optim.lr_scheduler._LRScheduler"])
+def test_a_schedule_of_the_projects_own_is_no_second_optimizer(name: str) -> None:
+    """A class that derives from torch's schedulers moves the learning rate, and steps no parameters."""
+    facts = facts_of(
+        """
+        import torch
+        from warmup import WarmUp
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = WarmUp(optimizer)
+        for x in batches:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+            schedule.step()
+        """,
+        modules={"warmup.py": f"import torch\n\nclass WarmUp({name}):\n    def get_lr(self):\n        return self.base_lrs\n"},
+    )
+    (loop,) = facts.loops.training
+    assert [ast.unparse(call.func) for call in loop.steps] == ["optimizer.step"]
+    assert [ast.unparse(call.func) for call in loop.scheduler_steps] == ["schedule.step"]

@@ -103,6 +103,7 @@ def test_an_attribute_of_the_instance_has_its_companion_there() -> None:
         pytest.param("def f(o):\n    o.step()\n", "o", id="nobody calls"),
         pytest.param("def f(o):\n    o.step()\n\n\nf(a)\nf(b)\n", "o", id="it comes from outside"),
         pytest.param("def f(o):\n    o.step()\n\n\na, b = make(), make()\nc = make()\nf(a)\nf(c)\n", "o", id="it comes from two places"),
+        pytest.param("def f(o, *more):\n    o.step()\n\n\na = make()\nf(a, 1)\n", "o", id="behind it come others"),
         pytest.param("for o in many:\n    o.step()\n", "o", id="one of many"),
         pytest.param("o = make()\nfor e in n:\n    o.step()\n    if e:\n        o = make()\n", "o", id="made again in the loop"),
         pytest.param("many[0].step()\n", "many[0]", id="an element"),

@@ -99,8 +99,8 @@ class Companions:
         signature = tree.parent(binding.node)
         function = tree.parent(signature) if signature is not None else None
         calls = self._facts.callers(function) if isinstance(function, FUNCTIONS) and depth < _DEPTH else None
-        if not calls or not isinstance(function, FUNCTIONS) or not isinstance(binding.node, ast.arg):
-            return _elsewhere(expression)
+        if not calls or not isinstance(function, FUNCTIONS) or not isinstance(binding.node, ast.arg) or function.args.vararg:
+            return _elsewhere(expression)  # behind ``*args`` one more parameter would take what is meant for them
         found: list[Companion] = []
         for call in calls:
             given = passed(call, function, binding.node, bound=tree.class_of(function) is not None)

@@ -542,5 +542,5 @@ def _unknown_loss(call: ast.Call) -> Obstacle:
     return Obstacle(
         "unknown-loss",
         f"{ast.unparse(call.func)} on line {call.lineno} is given the network's output, and what it does in half precision is not known",
-        "give the network's output a name, and call the loss with output.float() behind the region",
+        "give the network's output a name of its own, one tensor, and hand that to the loss",
     )

@@ -111,8 +111,9 @@ def _sets(owner: Definition, name: str) -> bool:
 
 def result_of(facts: Facts, function: Function, given: Mapping[str, Reading], inside: bool, depth: int) -> Reading:
     """What a function returns, its parameters given; without ``return`` nothing."""
-    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(function)):
-        return Reading(frozenset([ast.Name(function.name)]))
+    yielded = next((node for node in ast.walk(function) if isinstance(node, (ast.Yield, ast.YieldFrom))), None)
+    if yielded is not None:
+        return Reading(frozenset([yielded]))  # a generator's items are not followed
     reader = Reader(facts, depth=depth)
     reader.inside = inside
     reader.values.update(given)

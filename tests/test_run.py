@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import SECONDS
 from torchfix import files
 from torchfix import run as running
 from torchfix.engine import EngineSettings
@@ -124,6 +129,47 @@ def test_a_file_that_kills_its_process_fails_alone(folder: Path, monkeypatch: py
     ]
     assert results[2].reason is not None
     assert results[2].reason.code == "killed"
+
+
+ORPHAN = """
+import os, signal, time
+from concurrent.futures import ProcessPoolExecutor
+from torchfix import run
+
+pool = ProcessPoolExecutor(1, initializer=run._end_with_the_run)
+pool.submit(time.sleep, 0).result()
+pool.submit(time.sleep, 600)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_end_when_the_run_is_killed() -> None:
+    """No process outlives the run: whoever waits for the end of its output is not kept waiting."""
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, timeout=SECONDS, check=False)
+
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, b"")
+
+
+def test_an_interrupt_starts_nothing_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a process is given up, so that an interrupt does not wait for the whole run."""
+    lay(folder, a=TOY, b=TOY)
+    given_up = []
+
+    class Pool(ProcessPoolExecutor):
+        def submit(self, *job: Any, **options: Any) -> Any:
+            raise KeyboardInterrupt
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            given_up.append(cancel_futures)
+            super().shutdown(wait, cancel_futures=cancel_futures)
+
+    monkeypatch.setattr(running, "_POOL_BYTES", 0)
+    monkeypatch.setattr(running, "ProcessPoolExecutor", Pool)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(["."], Mode.LIST, Settings(jobs=2))
+
+    assert given_up[0]
 
 
 def test_a_small_run_starts_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

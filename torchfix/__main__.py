@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from torchfix.version import VERSION
@@ -21,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
         from torchfix.cli import command  # typer costs six bare starts of Python
 
         return command(words)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except Exception:  # the outermost door: Python's own exit code would be 1, "there is a change"
         sys.excepthook(*sys.exc_info())
         sys.stderr.write("error: an internal fault of torchfix; please report it with the lines above\n")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
+import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -126,17 +129,34 @@ def _fix_in_processes(jobs: Sequence[Job], processes: int) -> list[Result]:
     chunks = [jobs[start::share] for start in range(min(share, len(jobs)))]
     results: list[Result] = []
     unfinished: list[Job] = []
-    with ProcessPoolExecutor(processes) as pool:
-        for chunk, future in [(chunk, pool.submit(_fix_some, chunk)) for chunk in chunks]:
-            try:
-                results += future.result()
-            except BrokenProcessPool:
-                unfinished += chunk
+    with ProcessPoolExecutor(processes, initializer=_end_with_the_run) as pool:
+        try:
+            for chunk, future in [(chunk, pool.submit(_fix_some, chunk)) for chunk in chunks]:
+                try:
+                    results += future.result()
+                except BrokenProcessPool:
+                    unfinished += chunk
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
     return results + [_fix_apart(job) for job in unfinished]
 
 
+def _end_with_the_run() -> None:
+    """Have a process of the pool end at an interrupt without a word, and when the run itself was killed."""
+    run = multiprocessing.parent_process()
+    assert run is not None
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def follow() -> None:
+        run.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
 def _fix_apart(job: Job) -> Result:
-    with ProcessPoolExecutor(1) as pool:
+    with ProcessPoolExecutor(1, initializer=_end_with_the_run) as pool:
         try:
             return pool.submit(_fix_some, [job]).result()[0]
         except BrokenProcessPool:

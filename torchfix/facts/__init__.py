@@ -30,6 +30,7 @@ from torchfix.facts.placement import Placement
 from torchfix.facts.precision import Precision
 from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
+from torchfix.facts.purity import Purity
 from torchfix.facts.reductions import Reductions
 from torchfix.facts.regions import GRADIENT_SWITCHES, Regions
 from torchfix.facts.replicas import Replicas
@@ -218,6 +219,11 @@ class Facts:
     def effects(self) -> Effects:
         """What is printed, written, logged and downloaded."""
         return Effects(self)
+
+    @cached_property
+    def purity(self) -> Purity:
+        """What only computes."""
+        return Purity(self)
 
     @cached_property
     def reports(self) -> Reports:

@@ -1,7 +1,6 @@
-"""What a program does to the outside: what it prints, writes, logs, downloads and asks, and which statements do only that.
+"""What a program does to the outside: what it prints, writes, logs, downloads and asks.
 
-With one process per GPU everything outside happens once per process, so each of these places matters. A statement that
-only reports may be left to one process; one that also computes something may not.
+With one process per GPU everything outside happens once per process, so each of these places matters.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torchfix.facts.callees import called
 from torchfix.facts.calls import argument, is_constant, receiver
 from torchfix.facts.models import derives
 from torchfix.facts.names import Definition
-from torchfix.facts.tree import FUNCTIONS, Function, walk_here
+from torchfix.facts.tree import Function, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -75,42 +74,6 @@ _DOWNLOADS = _words("""urllib.request.urlretrieve torch.hub.load torch.hub.downl
 _SHELL = ("subprocess.", "os.system", "os.popen", "os.exec", "os.spawn")
 _ASKS = _words("builtins.input builtins.breakpoint pdb.set_trace ipdb.set_trace code.interact")
 
-# Calls that leave everything as it was: they only compute. Draws of random numbers are none of them, and neither are metric
-# objects' compute(), which may wait for other processes.
-_PURE_MODULES = (
-    "math.",
-    "time.",
-    "datetime.",
-    "os.path.",
-    "statistics.",
-    "operator.",
-    "string.",
-    "textwrap.",
-    "platform.",
-    "sys.getsizeof",
-)
-_PURE = _words(
-    """builtins.len builtins.str builtins.int builtins.float builtins.bool builtins.repr builtins.format builtins.round builtins.abs
-    builtins.min builtins.max builtins.sum builtins.sorted builtins.zip builtins.list builtins.tuple builtins.dict builtins.set
-    builtins.range builtins.enumerate builtins.isinstance builtins.type builtins.any builtins.all builtins.reversed builtins.vars
-    builtins.getattr builtins.hasattr builtins.id builtins.pow builtins.divmod builtins.chr builtins.ord builtins.slice
-    collections.Counter collections.OrderedDict itertools.chain itertools.zip_longest json.dumps pprint.pformat copy.copy copy.deepcopy
-    torch.is_tensor torch.get_num_threads torch.utils.data.get_worker_info os.getcwd os.getpid os.cpu_count os.listdir pathlib.Path"""
-)
-_TORCH_DRAWS = _words(
-    """rand randn randint randperm rand_like randn_like randint_like bernoulli multinomial normal poisson seed manual_seed dropout
-    save load set_rng_state set_default_dtype set_num_threads use_deterministic_algorithms compile empty_cache"""
-)
-_PURE_METHODS = frozenset(
-    """format join split strip rstrip lstrip replace lower upper title capitalize ljust rjust center zfill startswith endswith count index
-    encode decode items keys values get copy strftime isoformat total_seconds timestamp date time elapsed_time
-    item tolist numpy cpu detach size dim numel mean sum std var min max argmax argmin median norm abs sqrt exp log round float int long
-    double half bool type view reshape flatten squeeze unsqueeze permute transpose t eq ne gt lt ge le any all topk clone contiguous
-    parameters named_parameters state_dict children named_children modules named_modules get_last_lr get_lr element_size is_contiguous
-    astype dot nonzero unbind expand softmax sigmoid log_softmax clamp clip exists is_file is_dir absolute resolve as_posix with_suffix
-    with_name most_common diag trace nelement diagonal""".split()
-)
-
 
 class Effects:
     """Questions about the effects of one file's code."""
@@ -119,7 +82,6 @@ class Effects:
         self._facts = facts
         self._functions: dict[int, frozenset[Effect]] = {}
         self._own: dict[int, Effect | None] = {}
-        self._computing: dict[tuple[int, bool], bool] = {}
 
     # Calls ----------------------------------------------------------------------------------------------------
 
@@ -208,154 +170,6 @@ class Effects:
     def _is_bar(meaning: str | None) -> bool:
         return meaning in _BARS
 
-    # What only computes ---------------------------------------------------------------------------------------
-
-    def is_pure(self, node: ast.AST) -> bool:
-        """Whether an expression surely only computes: it changes nothing, draws no random number and runs no network."""
-        for item in ast.walk(node):
-            if isinstance(item, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
-                return False
-            if isinstance(item, ast.Call) and not self._is_pure_call(item):
-                return False
-        return True
-
-    def _is_pure_call(self, call: ast.Call) -> bool:
-        meaning = self._facts.calls.meaning(call)
-        if meaning is not None and not meaning.startswith("."):
-            if meaning in _PURE or meaning.startswith(_PURE_MODULES):
-                return meaning != "time.sleep"
-            home, _, name = meaning.rpartition(".")
-            if home in ("torch", "torch.nn.functional", "torch.linalg"):
-                return name not in _TORCH_DRAWS and not name.endswith("_")
-            if home == "torch.cuda":
-                return name.startswith(("memory_", "max_memory_", "get_device_", "device_count", "is_available", "current_device"))
-            if home.startswith("numpy"):
-                return not home.startswith("numpy.random") and name not in ("save", "savez", "savetxt")
-            return home == "matplotlib.pyplot"
-        functions = list(called(self._facts, call))
-        if functions:
-            return all(facts.effects._only_computes(function) for facts, function in functions)
-        return isinstance(call.func, ast.Attribute) and call.func.attr in _PURE_METHODS
-
-    def _only_computes(self, function: Function, reports: bool = False) -> bool:
-        """Whether a function changes nothing outside its own variables, apart from ``self`` of a constructor.
-
-        Args:
-            reports: whether it may print, write and log, and keep a log's own state in ``self``.
-        """
-        key = (id(function), reports)
-        if key not in self._computing:
-            self._computing[key] = True  # a function that calls itself adds nothing new
-            nodes = (node for statement in function.body for node in walk_here(statement))
-            self._computing[key] = all(self._keeps_to_itself(node, function, reports) for node in nodes)
-        return self._computing[key]
-
-    def _keeps_to_itself(self, node: ast.AST, function: Function, reports: bool) -> bool:
-        if isinstance(node, (ast.Global, ast.Nonlocal, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Delete)):
-            return False
-        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-            root = _root(node)
-            own = root is not None and self._facts.is_self(root) and (reports or function.name == "__init__")
-            return own or (root is not None and self._is_local(root))
-        return not isinstance(node, ast.Call) or self._is_harmless(node, reports)
-
-    def _is_harmless(self, call: ast.Call, reports: bool) -> bool:
-        if reports and self.own(call) in (*REPORTS, Effect.OPEN):
-            return True
-        functions = list(called(self._facts, call))
-        if functions:
-            return all(facts.effects._only_computes(inner, reports) for facts, inner in functions)
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "update", "setdefault", "close", "flush"):
-            root = _root(call.func)
-            if root is not None and (self._is_local(root) or (reports and self._facts.is_self(root))):
-                return True
-        return self._is_pure_call(call)
-
-    def _is_local(self, name: ast.Name) -> bool:
-        """Whether a name is a variable that its function makes itself."""
-        found = self._facts.names.lookup(name.id, name)
-        if found is None or not isinstance(found[0].node, FUNCTIONS):
-            return False
-        return all(not isinstance(binding.node, ast.arg) for binding in found[1])
-
-    # Statements that only report ------------------------------------------------------------------------------
-
-    def only_reports(self, statement: ast.stmt) -> bool:
-        """Whether a statement prints, writes or logs and surely does nothing else that later code could notice."""
-        if isinstance(statement, ast.Expr):
-            return isinstance(statement.value, ast.Call) and self._reports(statement.value)
-        if isinstance(statement, ast.If):
-            branches = [*statement.body, *statement.orelse]
-            return self.is_pure(statement.test) and all(self.only_reports(item) for item in branches)
-        if isinstance(statement, (ast.For, ast.With)):
-            return self._block_reports(statement)
-        return False
-
-    def _reports(self, call: ast.Call) -> bool:
-        """Whether a call does nothing but print, write or log, its arguments only computed."""
-        if not all(self._is_argument(part) for part in (*call.args, *(item.value for item in call.keywords))):
-            return False
-        if self.own(call) in REPORTS:
-            source = receiver(call)
-            return source is None or self.is_pure(source)
-        elsewhere = [item for item in called(self._facts, call) if self._is_elsewhere(*item)]
-        effects = self.here(call)
-        alone = bool(elsewhere) and bool(effects & REPORTS) and effects <= REPORTS | {Effect.OPEN}
-        return alone and all(facts.effects._only_computes(function, reports=True) for facts, function in elsewhere)
-
-    def _is_argument(self, part: ast.expr) -> bool:
-        """Whether a report may be given an expression: one that only computes, or opens the file to write."""
-        if isinstance(part, ast.Call) and self.own(part) is Effect.OPEN:
-            return all(self.is_pure(item) for item in (*part.args, *(keyword.value for keyword in part.keywords)))
-        return self.is_pure(part)
-
-    def _block_reports(self, block: ast.For | ast.With) -> bool:
-        """A loop that prints or writes, or a file that is opened, written and closed; no name of it is read behind it."""
-        if not (self._opens_files(block) if isinstance(block, ast.With) else self._goes_over_data(block)):
-            return False
-        speaking = [self.only_reports(item) or self._writes_to_handle(item) for item in block.body]
-        quiet = (item for item, speaks in zip(block.body, speaking) if not speaks)
-        return any(speaking) and all(self._is_scratch(item) for item in quiet) and self._leaves_no_name(block)
-
-    def _opens_files(self, block: ast.With) -> bool:
-        opened = [item.context_expr for item in block.items]
-        return all(isinstance(item, ast.Call) and self.own(item) is Effect.OPEN and all(map(self.is_pure, item.args)) for item in opened)
-
-    def _goes_over_data(self, block: ast.For) -> bool:
-        """Whether a loop only reads what it goes over; the batches of a loader are made anew."""
-        return (
-            not block.orelse
-            and self.is_pure(block.iter)
-            and self._facts.loaders.of(block.iter) is None
-            and block not in self._facts.loaders.by_loop
-        )
-
-    def _writes_to_handle(self, statement: ast.stmt) -> bool:
-        """``f.write(...)`` on an open file."""
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        return (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and self.own(call) is Effect.LOG
-            and all(self.is_pure(part) for part in (*call.args, *(item.value for item in call.keywords)))
-        )
-
-    def _is_scratch(self, statement: ast.stmt) -> bool:
-        """Whether a statement only computes a value for a name."""
-        names = isinstance(statement, ast.Assign) and all(isinstance(item, ast.Name) for item in statement.targets)
-        return names and isinstance(statement, ast.Assign) and self.is_pure(statement.value)
-
-    def _leaves_no_name(self, block: ast.stmt) -> bool:
-        tree, flow = self._facts.tree, self._facts.flow
-        bound = [node for node in walk_here(block) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-        outside = {
-            use
-            for name in bound
-            for use in self._facts.names.uses(name)
-            if isinstance(use.ctx, ast.Load) and not tree.is_within(use, block)
-        }
-        return not any(tree.is_within(binding.node, block) for use in outside for binding in flow.reaching(use))
-
     # Places ---------------------------------------------------------------------------------------------------
 
     def here(self, call: ast.Call) -> frozenset[Effect]:
@@ -363,11 +177,11 @@ class Effects:
         own = self.own(call)
         found = {own} if own is not None else set()
         for facts, function in called(self._facts, call):
-            if self._is_elsewhere(facts, function):
+            if self.is_elsewhere(facts, function):
                 found |= facts.effects.of_function(function)
         return frozenset(found)
 
-    def _is_elsewhere(self, facts: Facts, function: Function) -> bool:
+    def is_elsewhere(self, facts: Facts, function: Function) -> bool:
         """Whether a function is out of reach of this file's own statements."""
         return facts is not self._facts or not self.in_main_line(function.body[0])
 
@@ -389,12 +203,6 @@ class Effects:
 
     def _is_data_or_network(self, owner: ast.ClassDef) -> bool:
         return derives(Definition(self._facts, owner), ("torch.nn.", "torch.utils.data.", "torchvision."))
-
-
-def _root(node: ast.expr) -> ast.Name | None:
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node if isinstance(node, ast.Name) else None
 
 
 def _opens_for_writing(call: ast.Call, position: int = 1) -> bool:

@@ -118,7 +118,7 @@ class Wrap:
 
     def is_all_of(self, block: ast.If) -> bool:
         """Whether an ``if`` does nothing but wrap the network, reporting aside."""
-        others = [item for item in block.body if item is not self.assignment and not self.facts.effects.only_reports(item)]
+        others = [item for item in block.body if item is not self.assignment and not self.facts.reports.only_reports(item)]
         return not others and not block.orelse and not self.placing
 
     def _is_used_outside(self, block: ast.If) -> bool:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 from torchfix.facts.callees import called
 from torchfix.facts.calls import is_constant, keyword, receiver
 from torchfix.facts.coverage import left_out
+from torchfix.facts.models import SELF_RETURNING
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.optimizers import Optimizer
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.replicas import Wrap
-from torchfix.facts.tree import Function, dotted, last_name
+from torchfix.facts.tree import Function, dotted, last_name, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
+    from torchfix.facts.loops import Loop
 
 # What every module has; the wrapper of DistributedDataParallel has it too.
 _PROTOCOL = frozenset(
@@ -43,7 +46,7 @@ def obstacles(facts: Facts, wrap: Wrap) -> Iterator[Obstacle]:
     yield from _mentions(facts)
     yield from _weights(facts, wrap)
     yield from _uses(facts)
-    yield from _forwards(facts)
+    yield from _loops(facts)
     yield from _second_order(facts)
     yield from _prefixes(facts)
 
@@ -234,8 +237,9 @@ def _reaches_inside(facts: Facts, function: Function, _seen: frozenset[int] = fr
     return False
 
 
-def _forwards(facts: Facts) -> Iterator[Obstacle]:
+def _loops(facts: Facts) -> Iterator[Obstacle]:
     for loop in facts.shares.loops:
+        yield from _optimizers(facts, loop)
         call = facts.shares.repeated(loop)
         if call is not None:
             yield Obstacle(
@@ -244,6 +248,77 @@ def _forwards(facts: Facts) -> Iterator[Obstacle]:
                 "and each run would write the buffers that the graph of the one before may still need",
                 "run it once on the joined inputs, or convert by hand",
             )
+
+
+def _optimizers(facts: Facts, loop: Loop) -> Iterator[Obstacle]:
+    for step in loop.steps:
+        asked = [item for item in (receiver(step), *step.args[:1]) if item is not None]
+        found = next((optimizers for item in asked if (optimizers := facts.optimizers.of(item))), None)
+        if found is None:
+            yield Obstacle(
+                "optimizer-unclear",
+                f"what the step in line {step.lineno} updates is out of sight",
+                "make the optimizer with a torch.optim class in this file",
+            )
+            continue
+        for optimizer in found:
+            yield from _trained(facts, optimizer)
+
+
+def _trained(facts: Facts, optimizer: Optimizer) -> Iterator[Obstacle]:
+    """Parameters of other networks beside the replicated ones, and such that cannot be followed."""
+    home, call = optimizer.value.facts, optimizer.call
+    given = call.args[0] if call.args else next((item.value for item in call.keywords if item.arg == "params"), None)
+    places = home.values.of(given) or () if given is not None else ()
+    owners = [(value.facts, owner) for value in places for owner in _owners_of_parameters(value.node)]
+    if not owners:
+        yield Obstacle(
+            "parameters-unclear",
+            f"the parameters of the optimizer in line {call.lineno} are collected where they cannot be followed",
+            "give the optimizer model.parameters()",
+        )
+    for place, owner in owners:
+        if not _is_replicated(facts, place, owner):
+            yield Obstacle(
+                "unwrapped-parameters",
+                f"the optimizer in line {call.lineno} also trains {dotted(owner) or 'a network'}, which nothing keeps equal everywhere",
+                "wrap every network that is trained",
+            )
+
+
+def _is_replicated(facts: Facts, home: Facts, expression: ast.expr) -> bool:
+    """Whether an expression is a replicated network, the network inside, or a part of it."""
+    current = expression
+    inside = {origin for wrap in facts.replicas.wraps if wrap.module is not None for origin in _origins(facts, wrap.module)}
+    while True:
+        if home.replicas.held_by(current):
+            return True
+        found = _origins(home, current)
+        if found and found <= inside:
+            return True
+        if not isinstance(current, ast.Attribute):
+            return False
+        current = current.value
+
+
+def _owners_of_parameters(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions whose ``.parameters()`` an expression holds."""
+    for item in walk_here(node):
+        if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute) and item.func.attr in ("parameters", "named_parameters"):
+            yield item.func.value
+
+
+def _origins(facts: Facts, expression: ast.expr, _seen: frozenset[int] = frozenset()) -> set[ast.AST]:
+    """What made a network, looking through ``.cuda()`` and the like."""
+    found: set[ast.AST] = set()
+    if id(expression) in _seen:
+        return found
+    for value in facts.values.of(expression) or ():
+        node = value.node
+        moved = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SELF_RETURNING and not value.path
+        source = receiver(node) if moved and isinstance(node, ast.Call) else None
+        found |= {node} if source is None else _origins(value.facts, source, _seen | {id(expression)})
+    return found
 
 
 def _second_order(facts: Facts) -> Iterator[Obstacle]:

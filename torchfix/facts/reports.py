@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchfix.facts.callees import called
+from torchfix.facts.calls import receiver
 from torchfix.facts.effects import REPORTS, Effect
 from torchfix.facts.models import derives
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.tree import FUNCTIONS
+from torchfix.facts.tree import FUNCTIONS, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -66,6 +68,87 @@ class Reports:
         for call in self.opened:
             yield from self._uses_of(call)
 
+    # What only reports ----------------------------------------------------------------------------------------
+
+    def only_reports(self, statement: ast.stmt) -> bool:
+        """Whether a statement prints, writes or logs and surely does nothing else that later code could notice."""
+        if isinstance(statement, ast.Expr):
+            return isinstance(statement.value, ast.Call) and self._reports(statement.value)
+        if isinstance(statement, ast.If):
+            branches = [*statement.body, *statement.orelse]
+            return self._facts.purity.is_pure(statement.test) and all(self.only_reports(item) for item in branches)
+        if isinstance(statement, (ast.For, ast.With)):
+            return self._block_reports(statement)
+        return False
+
+    def _reports(self, call: ast.Call) -> bool:
+        """Whether a call does nothing but print, write or log, its arguments only computed."""
+        if not all(self._is_argument(part) for part in (*call.args, *(item.value for item in call.keywords))):
+            return False
+        if self._facts.effects.own(call) in REPORTS:
+            source = receiver(call)
+            return source is None or self._facts.purity.is_pure(source)
+        elsewhere = [item for item in called(self._facts, call) if self._facts.effects.is_elsewhere(*item)]
+        effects = self._facts.effects.here(call)
+        alone = bool(elsewhere) and bool(effects & REPORTS) and effects <= REPORTS | {Effect.OPEN}
+        return alone and all(facts.purity.only_computes(function, reports=True) for facts, function in elsewhere)
+
+    def _is_argument(self, part: ast.expr) -> bool:
+        """Whether a report may be given an expression: one that only computes, or opens the file to write."""
+        if isinstance(part, ast.Call) and self._facts.effects.own(part) is Effect.OPEN:
+            return all(self._facts.purity.is_pure(item) for item in (*part.args, *(keyword.value for keyword in part.keywords)))
+        return self._facts.purity.is_pure(part)
+
+    def _block_reports(self, block: ast.For | ast.With) -> bool:
+        """A loop that prints or writes, or a file that is opened, written and closed; no name of it is read behind it."""
+        if not (self._opens_files(block) if isinstance(block, ast.With) else self._goes_over_data(block)):
+            return False
+        speaking = [self.only_reports(item) or self._writes_to_handle(item) for item in block.body]
+        quiet = (item for item, speaks in zip(block.body, speaking) if not speaks)
+        return any(speaking) and all(self._is_scratch(item) for item in quiet) and self._leaves_no_name(block)
+
+    def _opens_files(self, block: ast.With) -> bool:
+        opened = [item.context_expr for item in block.items]
+        return all(
+            isinstance(item, ast.Call) and self._facts.effects.own(item) is Effect.OPEN and all(map(self._facts.purity.is_pure, item.args))
+            for item in opened
+        )
+
+    def _goes_over_data(self, block: ast.For) -> bool:
+        """Whether a loop only reads what it goes over; the batches of a loader are made anew."""
+        return (
+            not block.orelse
+            and self._facts.purity.is_pure(block.iter)
+            and self._facts.loaders.of(block.iter) is None
+            and block not in self._facts.loaders.by_loop
+        )
+
+    def _writes_to_handle(self, statement: ast.stmt) -> bool:
+        """``f.write(...)`` on an open file."""
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        return (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and self._facts.effects.own(call) is Effect.LOG
+            and all(self._facts.purity.is_pure(part) for part in (*call.args, *(item.value for item in call.keywords)))
+        )
+
+    def _is_scratch(self, statement: ast.stmt) -> bool:
+        """Whether a statement only computes a value for a name."""
+        names = isinstance(statement, ast.Assign) and all(isinstance(item, ast.Name) for item in statement.targets)
+        return names and isinstance(statement, ast.Assign) and self._facts.purity.is_pure(statement.value)
+
+    def _leaves_no_name(self, block: ast.stmt) -> bool:
+        tree, flow = self._facts.tree, self._facts.flow
+        bound = [node for node in walk_here(block) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        outside = {
+            use
+            for name in bound
+            for use in self._facts.names.uses(name)
+            if isinstance(use.ctx, ast.Load) and not tree.is_within(use, block)
+        }
+        return not any(tree.is_within(binding.node, block) for use in outside for binding in flow.reaching(use))
+
     # Which statements -----------------------------------------------------------------------------------------
 
     def _blocks(self) -> Iterator[list[ast.stmt]]:
@@ -100,7 +183,7 @@ class Reports:
         return any(line.lstrip().startswith("#") for line in lines)
 
     def _is_report(self, statement: ast.stmt) -> bool:
-        return self._facts.effects.only_reports(statement) and self._has_own_lines(statement)
+        return self.only_reports(statement) and self._has_own_lines(statement)
 
     def _has_own_lines(self, statement: ast.stmt) -> bool:
         """Whether a statement shares its lines with no other and with no header, so that it can be put under a condition."""
@@ -117,7 +200,8 @@ class Reports:
 
     def _is_parted(self, statement: ast.stmt) -> bool:
         """Whether a statement makes a loader whose dataset will be made by a statement of its own."""
-        loaders = [loader for loader in self._facts.shares.loaders if self._facts.tree.statement(loader.call) is statement]
+        here = [loader for loader in self._facts.shares.loaders if loader.facts is self._facts]
+        loaders = [loader for loader in here if self._facts.tree.statement(loader.call) is statement]
         return any(self._facts.shares.inline(loader) is not None for loader in loaders)
 
     def readies(self, node: ast.AST) -> bool:

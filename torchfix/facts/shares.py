@@ -1,4 +1,4 @@
-"""Whether the batches of a training loop can be shared out among processes: its loaders, losses and optimizers."""
+"""Whether the batches of a training loop can be shared out among processes: its loaders, its losses and its totals."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.callees import called
 from torchfix.facts.calls import is_constant, receiver
 from torchfix.facts.loaders import Loader
-from torchfix.facts.models import SELF_RETURNING, derives
+from torchfix.facts.models import derives
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.reductions import Reduction
 from torchfix.facts.regions import NO_GRAD
+from torchfix.facts.splits import free_draws
 from torchfix.facts.totals import Joining, Total, totals
-from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, dotted, walk_here
+from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, dotted
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
 # Arguments of a loader that may not hide behind ** when its batches are shared out.
 _SHARED = frozenset(["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"])
-# Draws that split or order data before training; every process must draw alike.
-_SPLITS = {
-    "torch.utils.data.random_split": "generator",
-    "torch.randperm": "generator",
-    "sklearn.model_selection.train_test_split": "random_state",
-    "sklearn.utils.shuffle": "random_state",
-}
-_SPLITTING_MODULES = ("numpy.random.", "random.")
-_DEPTH = 3  # functions that may stand between a call and the seed that it sets
-_GENERATORS = ("numpy.random.RandomState", "numpy.random.default_rng", "numpy.random.seed", "random.seed", "random.Random")
 
 
 class Shares:
@@ -84,7 +74,12 @@ class Shares:
         for loader in self.loaders:
             if loader.facts is self._facts:
                 yield from self._of_loader(loader)
-        yield from self._splits()
+        for home, call in free_draws(self._facts):
+            yield Obstacle(
+                "unseeded-split",
+                f"line {call.lineno} of {home.path} draws which data are used, and every process would draw differently",
+                "seed the draw with a fixed number",
+            )
 
     # Loops ----------------------------------------------------------------------------------------------------
 
@@ -102,7 +97,6 @@ class Shares:
                 "endless-loader", f"the loop in line {line} goes round its loader for ever", "loop over epochs, and over the loader in each"
             )
         yield from self._losses(loop)
-        yield from self._optimizers(loop)
         for total in totals(loop):
             if total.joining is Joining.UNKNOWN:
                 yield Obstacle(
@@ -160,54 +154,6 @@ class Shares:
         """Whether a call belongs to an evaluation loop inside a training loop."""
         around = self._facts.tree.nearest(call, LOOPS)
         return around is not None and around is not loop.node and self._facts.regions.under(call, NO_GRAD)
-
-    # Optimizers -----------------------------------------------------------------------------------------------
-
-    def _optimizers(self, loop: Loop) -> Iterator[Obstacle]:
-        for step in loop.steps:
-            asked = [item for item in (receiver(step), *step.args[:1]) if item is not None]
-            found = next((optimizers for item in asked if (optimizers := self._facts.optimizers.of(item))), None)
-            if found is None:
-                yield Obstacle(
-                    "optimizer-unclear",
-                    f"what the step in line {step.lineno} updates is out of sight",
-                    "make the optimizer with a torch.optim class in this file",
-                )
-                continue
-            for optimizer in found:
-                yield from self._trained(optimizer.value.facts, optimizer.call)
-
-    def _trained(self, facts: Facts, call: ast.Call) -> Iterator[Obstacle]:
-        given = call.args[0] if call.args else next((item.value for item in call.keywords if item.arg == "params"), None)
-        places = facts.values.of(given) or () if given is not None else ()
-        owners = [(value.facts, owner) for value in places for owner in _owners_of_parameters(value.node)]
-        if not owners:
-            yield Obstacle(
-                "parameters-unclear",
-                f"the parameters of the optimizer in line {call.lineno} are collected where they cannot be followed",
-                "give the optimizer model.parameters()",
-            )
-        for home, owner in owners:
-            if not self._is_replicated(home, owner):
-                yield Obstacle(
-                    "unwrapped-parameters",
-                    f"the optimizer in line {call.lineno} also trains {dotted(owner) or 'a network'}, which nothing keeps equal everywhere",
-                    "wrap every network that is trained",
-                )
-
-    def _is_replicated(self, facts: Facts, expression: ast.expr) -> bool:
-        """Whether an expression is a replicated network, the network inside, or a part of it."""
-        current = expression
-        inside = {origin for wrap in self._facts.replicas.wraps if wrap.module is not None for origin in _origins(self._facts, wrap.module)}
-        while True:
-            if facts.replicas.held_by(current):
-                return True
-            found = _origins(facts, current)
-            if found and found <= inside:
-                return True
-            if not isinstance(current, ast.Attribute):
-                return False
-            current = current.value
 
     # Loaders --------------------------------------------------------------------------------------------------
 
@@ -294,7 +240,7 @@ class Shares:
     def _is_reckoned_with(self, use: ast.expr) -> bool:
         tree = self._facts.tree
         if any(
-            self._facts.effects.only_reports(outer)
+            self._facts.reports.only_reports(outer)
             for outer in tree.ancestors(use)
             if isinstance(outer, ast.stmt) and not isinstance(outer, FUNCTIONS)
         ):
@@ -313,80 +259,6 @@ class Shares:
             or self._facts.models.is_module(call)
             or (source is not None and (self._facts.models.is_module(source) or bool(self._facts.replicas.held_by(source))))
         )
-
-    # Splits ---------------------------------------------------------------------------------------------------
-
-    def _splits(self) -> Iterator[Obstacle]:
-        """Draws that decide which data a process trains on, where nothing makes all processes draw alike."""
-        for calls in self._facts.tree.calls.values():
-            for call in calls:
-                if self._is_free_draw(call):
-                    yield Obstacle(
-                        "unseeded-split",
-                        f"line {call.lineno} draws which data are used, and every process would draw differently",
-                        "seed the draw with a fixed number",
-                    )
-                    return
-
-    def _is_free_draw(self, call: ast.Call) -> bool:
-        meaning = self._facts.calls.meaning(call) or ""
-        if meaning in _SPLITS:
-            seeded = next((item.value for item in call.keywords if item.arg == _SPLITS[meaning]), None)
-            if seeded is not None and not is_constant(seeded, None):
-                return False
-        elif not meaning.startswith(_SPLITTING_MODULES) or meaning in _GENERATORS:
-            return False
-        if self._facts.loops.around(call) is not None or not self._facts.effects.in_main_line(call) or self._is_drawn_seed(call):
-            return False
-        home = "numpy.random" if meaning.startswith(("numpy.", "sklearn.")) else ("torch" if meaning.startswith("torch.") else "random")
-        return not self._is_seeded_before(call, "torch.manual_seed" if home == "torch" else f"{home}.seed", set())
-
-    def _is_seeded_before(self, node: ast.AST, seeding: str, seen: set[Function]) -> bool:
-        """Whether all processes have seeded a generator alike before a node runs: above it, above its callers, or on import."""
-        tree, function = self._facts.tree, self._facts.tree.function(node)
-        for call in (call for calls in tree.calls.values() for call in calls if self._seeds(self._facts, call, seeding, 0)):
-            home = tree.function(call)
-            if home is function and call.lineno < getattr(node, "lineno", 0):
-                return True
-            if home is None and function is not None and not self._facts.program.is_guarded(call):
-                return True
-        if function is None or function in seen:
-            return False
-        callers = self._facts.callers(function) or []
-        return bool(callers) and all(self._is_seeded_before(caller, seeding, seen | {function}) for caller in callers)
-
-    def _seeds(self, facts: Facts, call: ast.Call, seeding: str, depth: int) -> bool:
-        """Whether a call seeds a generator with what is the same in all processes, itself or in a function that it runs."""
-        if facts.calls.meaning(call) == seeding:
-            return bool(call.args) and not facts.lockstep.differs(call.args[0])
-        inner = ((home, item) for home, function in called(facts, call) for item in ast.walk(function)) if depth < _DEPTH else ()
-        return any(isinstance(item, ast.Call) and self._seeds(home, item, seeding, depth + 1) for home, item in inner)
-
-    def _is_drawn_seed(self, call: ast.Call) -> bool:
-        """Whether a draw only makes a seed: ``args.seed = random.randint(1, 10000)``."""
-        statement = self._facts.tree.statement(call)
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        return any("seed" in (dotted(target) or "").lower() for target in targets)
-
-
-def _owners_of_parameters(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions whose ``.parameters()`` an expression holds."""
-    for item in walk_here(node):
-        if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute) and item.func.attr in ("parameters", "named_parameters"):
-            yield item.func.value
-
-
-def _origins(facts: Facts, expression: ast.expr, _seen: frozenset[int] = frozenset()) -> set[ast.AST]:
-    """What made a network, looking through ``.cuda()`` and the like."""
-    found: set[ast.AST] = set()
-    if id(expression) in _seen:
-        return found
-    for value in facts.values.of(expression) or ():
-        node = value.node
-        moved = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SELF_RETURNING and not value.path
-        source = receiver(node) if moved and isinstance(node, ast.Call) else None
-        found |= {node} if source is None else _origins(value.facts, source, _seen | {id(expression)})
-    return found
 
 
 def _keys(node: ast.AST) -> set[str] | None:

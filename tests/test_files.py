@@ -480,6 +480,14 @@ def test_an_undo_patch_never_replaces_another(folder: Path) -> None:
     assert Path(first).suffix == Path(second).suffix == ".patch"
 
 
+def test_an_undo_patch_does_not_go_where_the_command_happens_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state folder that is not absolute counts as none, as its specification says."""
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    monkeypatch.setenv("HOME", str(folder / "home"))
+
+    assert Path(files.save_undo(b"one")).parent == folder / "home" / ".local" / "state" / "torchfix"
+
+
 def test_an_undo_patch_goes_to_the_temporary_folder_where_there_is_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a state folder that can be written the temporary one holds the patch."""
     (folder / "state").write_text("a file in the way")

@@ -61,6 +61,15 @@ def test_changed_staged_untracked_and_ignored_files_are_not(tree: Path, git: Cal
     assert uncommitted(tree, *names) == names
 
 
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_files_that_git_was_told_not_to_look_at_are_not(tree: Path, git: Callable[..., str], flag: str) -> None:
+    """Git calls such a file unchanged whatever it holds."""
+    git("update-index", flag, "a.py")
+    (tree / "a.py").write_text("x = 2\n")
+
+    assert uncommitted(tree, "a.py", "sub/b.py") == ["a.py"]
+
+
 def test_names_that_look_like_patterns(tree: Path, git: Callable[..., str]) -> None:
     """A name with a star, a blank or other letters means only itself."""
     for name in ("*.py", "a b.py", "ünï.py", ":(top)x.py"):

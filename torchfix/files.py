@@ -501,7 +501,9 @@ def save_undo(patch: bytes) -> str:
     Raises:
         UsageError: neither folder can be written.
     """
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # as the XDG base directory specification says
+        state = os.path.join(os.path.expanduser("~"), ".local", "state")
     name = f"torchfix-undo-{time.strftime('%Y%m%d-%H%M%S')}"
     for folder in (os.path.join(state, "torchfix"), tempfile.gettempdir()):
         with contextlib.suppress(OSError):

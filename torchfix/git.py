@@ -22,7 +22,7 @@ class Custody:
     """Real paths by whether git holds their present text.
 
     Args:
-        uncommitted: in a work tree, but changed, staged, untracked or ignored.
+        uncommitted: in a work tree, but changed, staged, untracked, ignored, or assumed unchanged without a look.
         outside: in no work tree.
     """
 
@@ -53,7 +53,8 @@ def _uncommitted(tree: str, paths: Sequence[str]) -> Iterator[str]:
     names = sorted(relative)
     for start in range(0, len(names), _AT_ONCE):
         some = names[start : start + _AT_ONCE]
-        tracked = set(_ask(tree, ["ls-files", "-z", "--", *some]))
+        listed = _ask(tree, ["ls-files", "-z", "-v", "--", *some])
+        tracked = {entry[2:] for entry in listed if entry.startswith("H ")}  # other letters: git was told not to look at the file
         changed = {entry[3:] for entry in _ask(tree, ["status", "--porcelain", "-z", "--no-renames", "-uno", "--", *some])}
         yield from (relative[name] for name in some if name not in tracked or name in changed)
 

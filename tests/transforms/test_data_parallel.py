@@ -3,9 +3,11 @@ from __future__ import annotations
 import os
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.running import run_on_cpu, run_two_processes
 from torchfix.registry import find
@@ -199,6 +201,15 @@ HELD = {
         "several-forwards",
         [("output = model(x)", "output = model(x) + model(x.flip(0))")],
     ),
+    "a discriminator that runs on real and on made samples (trap 28)": (
+        "several-forwards",
+        [
+            (
+                "        output = model(x)\n        loss = criterion(output, y)\n",
+                "        made = torch.rand_like(x)\n        loss = criterion(model(x), y) + criterion(model(made.detach()), 1 - y)\n",
+            )
+        ],
+    ),
     "a run for each part (F29)": ("several-forwards", [("output = model(x)", "output = sum(model(part) for part in x.chunk(2))")]),
     "weights used under a condition (F21, trap 8)": (
         "unused-parameters",
@@ -214,6 +225,20 @@ HELD = {
     "frozen after wrapping (trap 8)": (
         "frozen-later",
         [("    criterion =", "    for p in model.module.hidden.parameters():\n        p.requires_grad = False\n    criterion =")],
+    ),
+    "all its weights frozen, others trained (trap 9)": (
+        "unwrapped-parameters",
+        [
+            (
+                WRAP,
+                "model = Net().to(device)\n    for p in model.parameters():\n        p.requires_grad = False\n"
+                "    model = nn.DataParallel(model)",
+            ),
+            (
+                "    optimizer = torch.optim.SGD(model.parameters(),",
+                "    head = nn.Linear(2, 2)\n    optimizer = torch.optim.SGD(head.parameters(),",
+            ),
+        ],
     ),
     "copied after wrapping (trap 22)": (
         "network-copied",
@@ -996,6 +1021,79 @@ def test_the_user_is_told_what_to_know() -> None:
     assert "learning rate" in words
     assert '"module."' in words
     assert note.effects == ("numerics", "process", "order", "checkpoint")
+
+
+def test_nothing_is_written_that_the_file_did_not_ask_for() -> None:
+    """No synchronised batch norm, which a CPU lacks (trap 7), no search for unused weights, no buffer switch (trap 29), no processes."""
+    text = converted()
+    assert [word for word in ("SyncBatchNorm", "find_unused_parameters", "broadcast_buffers", "spawn", "empty_cache") if word in text] == []
+
+
+@pytest.mark.parametrize(("samples", "batch", "processes"), [(64, 8, 2), (31, 8, 2), (7, 4, 2), (100, 12, 3), (5, 8, 4)])
+def test_an_epoch_has_as_many_steps_as_before(samples: int, batch: int, processes: int) -> None:
+    """Shares of batches over shares of samples: schedules by steps stay right (trap 3), and no process runs out first (trap 14)."""
+    data = list(range(samples))
+    shares = [DistributedSampler(data, num_replicas=processes, rank=rank) for rank in range(processes)]  # type: ignore[arg-type, var-annotated]
+    steps = {len(DataLoader(data, batch // processes, sampler=share)) for share in shares}  # type: ignore[arg-type, var-annotated]
+    assert steps == {len(DataLoader(data, batch))}  # type: ignore[arg-type, var-annotated]
+
+
+def helpers() -> dict[str, Any]:
+    """The functions that a script is given, as this process runs them."""
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(compile(find("data-parallel").after, "train.py", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pytest.param({}, id="plain python"),
+        pytest.param({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, id="scheduler"),
+        pytest.param({"RANK": "1", "WORLD_SIZE": "2"}, id="half a launcher"),
+    ],
+)
+def test_only_a_launcher_makes_several_processes(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without all that torchrun sets, the script runs as one process that prints and saves (trap 19)."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    given = helpers()
+    given["setup_distributed"]()
+    assert given["process_count"]() == 1
+    assert given["is_main_process"]()
+    given["cleanup_distributed"]()
+
+
+def test_with_one_process_the_helpers_change_nothing() -> None:
+    """Each gives back what it was given, so that a plain run computes the same numbers."""
+    given = helpers()
+    model, value = torch.nn.Linear(1, 1), torch.tensor(3)
+    assert given["distribute"](model) is model
+    assert given["unwrap"](model) is model
+    assert given["batch_share"](7) == 7
+    for helper in ("sum_over_processes", "mean_over_processes", "from_main_process"):
+        assert given[helper](value) is value
+    with given["main_process_first"]():
+        pass
+
+
+def test_weights_load_with_and_without_the_prefix() -> None:
+    """Files of DataParallel and of the network itself load, also where the network has a part that is called module."""
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = torch.nn.Linear(1, 1)
+
+    load = helpers()["load_weights"]
+    for model in (torch.nn.Linear(1, 1), Outer()):
+        plain = {name: torch.full_like(value, 3) for name, value in model.state_dict().items()}
+        for state in (plain, {f"module.{name}": value for name, value in plain.items()}):
+            load(model, {name: value.clone() for name, value in state.items()})
+            assert all((value == 3).all() for value in model.state_dict().values())
+            torch.nn.init.zeros_(next(model.parameters()))
 
 
 def test_the_examples_of_the_rule_itself() -> None:

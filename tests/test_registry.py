@@ -86,9 +86,12 @@ def test_a_plugin_brings_its_rule(torchfix_process: Callable[..., Ended]) -> Non
     assert "A toy of unknown size is built twice." in ended.text
 
 
-def test_a_plugin_that_cannot_be_loaded_is_named(torchfix_process: Callable[..., Ended], plugin: Path) -> None:
-    """A plugin whose module is missing ends the command with its name and what to do."""
+@pytest.mark.parametrize("text", [None, "EXPLICIT = Toy(", "EXPLICIT = Toy()", "EXPLICIT = int('toy')"])
+def test_a_plugin_that_cannot_be_loaded_is_named(torchfix_process: Callable[..., Ended], plugin: Path, text: str | None) -> None:
+    """A plugin whose module is missing or faulty ends the command with its name and what to do."""
     (plugin / "plugin_of_toys.py").unlink()
+    if text is not None:
+        (plugin / "plugin_of_toys.py").write_text(text)
 
     ended = torchfix_process("rules")
 
@@ -115,3 +118,11 @@ def test_two_rules_of_one_name_are_an_error(torchfix_process: Callable[..., Ende
 
     assert ended.code == 2
     assert "offers the rule toy-size, which exists already" in ended.error
+
+
+def test_without_docstrings_there_are_no_rules(torchfix_process: Callable[..., Ended]) -> None:
+    """Python's second optimization drops what the rules say of themselves, and the command says how to have it back."""
+    ended = torchfix_process("rules", PYTHONOPTIMIZE="2")
+
+    assert (ended.code, ended.out) == (2, b"")
+    assert ended.error.endswith("unset PYTHONOPTIMIZE\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -23,8 +24,11 @@ def discover() -> tuple[Transform, ...]:
     """Every transform that is installed, by group and name.
 
     Raises:
-        UsageError: a module or an entry point offers no transform, or two offer the same name.
+        UsageError: a module or an entry point offers no transform, or two offer the same name; or Python runs without
+            docstrings, in which the rules say what they do.
     """
+    if sys.flags.optimize > 1:
+        raise UsageError("the rules explain themselves in docstrings, which Python drops under -OO; unset PYTHONOPTIMIZE")
     found: dict[str, Transform] = {}
     for origin, offered in (*_own(), *_plugins()):
         if not isinstance(offered, Transform):
@@ -51,7 +55,7 @@ def _plugins() -> Iterator[tuple[str, object]]:
         origin = f"the plugin {point.name} ({point.value})"
         try:
             offered = point.load()
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError) as error:
             raise UsageError(f"{origin} cannot be loaded: {error}; reinstall or remove it") from error
         yield origin, getattr(offered, "TRANSFORM", offered)
 

@@ -262,6 +262,7 @@ HELD = {
     "sum as the loss (obligation 9)": ("sum-loss", [("nn.CrossEntropyLoss()", 'nn.CrossEntropyLoss(reduction="sum")')]),
     "summed by hand": ("sum-loss", [("loss = criterion(output, y)", "loss = (output[:, 0] - y).pow(2).sum()")]),
     "mean times the batch": ("sum-loss", [("loss = criterion(output, y)", "loss = criterion(output, y) * x.size(0)")]),
+    "contrastive loss": ("coupled-loss", [("loss = criterion(output, y)", "loss = criterion(output @ output.t(), y)")]),
     "unknown loss": ("loss-unclear", [("criterion = nn.CrossEntropyLoss()", "from losses import make\n    criterion = make()")]),
     "criterion with weights of its own": (
         "unwrapped-parameters",

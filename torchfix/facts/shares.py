@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import is_constant, receiver
+from torchfix.facts.coupling import coupling
 from torchfix.facts.loaders import Loader
 from torchfix.facts.models import derives
 from torchfix.facts.obstacle import Obstacle
@@ -120,6 +121,15 @@ class Shares:
                     "loss-unclear",
                     f"how the loss of line {backward.lineno} is reduced cannot be told, and processes average their gradients",
                     "make the loss of torch.nn's losses, or reduce it with .mean()",
+                )
+            found = coupling(self._facts, loss) if loss is not None else None
+            if found is not None:
+                place = "" if found[0] is self._facts else f" of {found[0].path}"
+                yield Obstacle(
+                    "coupled-loss",
+                    f"{ast.unparse(found[1])} (line {found[1].lineno}{place}) relates samples of a batch to one another, "
+                    "and each process would see only the pairs in its share",
+                    "gather what the network gives in all processes (torch.distributed.nn.functional.all_gather) before the loss",
                 )
         if any(not self._exclude(one, other) for i, one in enumerate(loop.backwards) for other in loop.backwards[:i]):
             yield Obstacle(

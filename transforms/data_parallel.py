@@ -283,10 +283,10 @@ class _Conversion:
             yield from part()
 
     def _script(self) -> Iterator[Edit]:
-        guard = self._facts.script.guard
-        assert guard is not None
-        yield InsertBefore(guard.body[0], f"{self._call('setup_distributed')}()")
-        yield Wrap(guard.body[0], guard.body[-1], "try:", f"finally:\n    {self._call('cleanup_distributed')}()")
+        body = self._facts.script.guarded  # a whole script is not worth indenting: a process that fails takes its group with it
+        first, last, cleanup = body[0], body[-1], f"{self._call('cleanup_distributed')}()"
+        yield InsertBefore(first, f"{self._call('setup_distributed')}()")
+        yield Wrap(first, last, "try:", f"finally:\n    {cleanup}") if last.lineno - first.lineno < 8 else InsertAfter(last, cleanup)
 
     def _networks(self) -> Iterator[Edit]:
         for wrap in self._facts.replicas.wraps:

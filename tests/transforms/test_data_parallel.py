@@ -1153,6 +1153,14 @@ torch.save(names["unwrap"](names["model"]).state_dict(), f"rank{os.environ.get('
 """
 
 
+def test_script_under_the_guard_itself_is_not_indented() -> None:
+    """A long body of the guard gets its first and its last line instead of a try around it all."""
+    text = converted(text=AT_THE_GUARD)
+    assert 'if __name__ == "__main__":\n    setup_distributed()\n' in text
+    assert text.endswith("    cleanup_distributed()\n")
+    assert "finally:" not in text
+
+
 def test_two_processes_train_like_one(tmp_path: Path) -> None:
     """Two processes end with equal weights, within 1e-6 of one process's, and report the same metrics over all the data."""
     write(tmp_path, "train.py", converted(text=AT_THE_GUARD))

@@ -26,6 +26,11 @@ class Script:
         found = [node for node in self._facts.tree.module.body if isinstance(node, ast.If) and is_main_guard(node.test)]
         return found[0] if len(found) == 1 else None
 
+    @property
+    def guarded(self) -> list[ast.stmt]:
+        """The statements under the guard; empty where there is none."""
+        return self.guard.body if self.guard is not None else []
+
     def is_started_by_guard(self, node: ast.AST) -> bool:
         """Whether a node runs from the main guard and never on import."""
         if self.guard is None or self._facts.program.runs_unguarded(node):

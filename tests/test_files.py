@@ -252,11 +252,25 @@ def test_an_unreadable_file_is_named_with_the_next_step(folder: Path) -> None:
 
 
 def test_the_project_of_a_file(folder: Path) -> None:
-    """The root is the nearest folder upward with a mark; without one it is the file's own folder."""
+    """The root is the nearest folder upward with a mark; without one it is the file's own folder, or its package's."""
     lay(folder, "project/requirements.txt", "project/src/net/a.py", "alone/b.py")
 
     assert files.project_root(str(folder / "project" / "src" / "net")) == (str(folder / "project"), True)
     assert files.project_root(str(folder / "alone")) == (str(folder / "alone"), False)
+
+
+def test_the_project_of_a_package_without_a_mark(folder: Path) -> None:
+    """A package belongs to the folder that holds it, with all its modules, but not with folders that are no packages."""
+    lay(folder, "run.py", "pkg/__init__.py", "pkg/tr.py", "pkg/sub/__init__.py", "pkg/sub/data.py", "pkg/scripts/x.py", "other/y.py")
+
+    assert files.project_root(str(folder / "pkg" / "sub")) == (str(folder), False)
+    assert list(files.ProjectPaths(str(folder), deep=False)) == [
+        "pkg/__init__.py",
+        "pkg/sub/__init__.py",
+        "pkg/sub/data.py",
+        "pkg/tr.py",
+        "run.py",
+    ]
 
 
 def test_the_declarations_of_a_project(folder: Path) -> None:

@@ -204,11 +204,15 @@ def git_work_tree(folder: str) -> str | None:
 
 
 def project_root(folder: str) -> tuple[str, bool]:
-    """The root of the project that a folder belongs to, and whether a mark says so; else the folder itself."""
+    """The root of the project that a folder belongs to, and whether a mark says so; else the folder that holds its package."""
     for above in upward(folder):
         if any(os.path.exists(os.path.join(above, mark)) for mark in PROJECT_MARKS):
             return above, True
-    return os.path.abspath(folder), False
+    return next((above for above in upward(folder) if not _is_package(above)), os.path.abspath(folder)), False
+
+
+def _is_package(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "__init__.py"))
 
 
 def declarations(root: str) -> Mapping[str, str]:
@@ -252,7 +256,7 @@ class ProjectPaths(Sequence[str]):
 
     Args:
         root: the project's folder, absolute.
-        deep: whether the folders below it belong to it too.
+        deep: whether all folders below it belong to it too; else only its packages do.
     """
 
     def __init__(self, root: str, deep: bool) -> None:
@@ -271,8 +275,18 @@ class ProjectPaths(Sequence[str]):
             entries = _entries(self.root, Patterns(self.root, ()), force_exclude=False)
             found = [entry for entry in entries if isinstance(entry, str)]
         else:
-            found = sorted(os.path.join(self.root, name) for name in _names(self.root) if name.endswith(".py"))
+            found = sorted(_modules(self.root))
         return tuple(os.path.relpath(path, self.root).replace(os.sep, "/") for path in found)
+
+
+def _modules(folder: str) -> Iterator[str]:
+    """The Python files of a folder and of the packages in it."""
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        if name.endswith(".py"):
+            yield path
+        elif _is_package(path) and not os.path.islink(path):
+            yield from _modules(path)
 
 
 # Reading

@@ -72,7 +72,7 @@ from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 _MESSAGE = "the training loop computes in float32 and leaves the GPU's half-precision units idle"
 _BECAUSE = "one loss is sent backward and one optimizer steps; the network's code holds nothing that half precision breaks"
 _DISABLE = "Set use_amp to False to train in float32 again, and compare the loss curves of both before merging."
-_PARALLEL = "DataParallel's threads always compute in float16 under autocast, so bfloat16 is not used."
+_PARALLEL = "DataParallel's threads compute in float16 whatever autocast is told; once it is gone, torch.bfloat16 without a scaler will do."
 _EVALUATION = "The loop also evaluates, and its evaluation batches now compute in half precision too."
 _UNSAVED = "The scaler's state is not saved with the optimizer's: a resumed float16 run skips a few steps while its scale settles."
 _SCHEDULE = (

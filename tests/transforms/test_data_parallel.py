@@ -260,6 +260,7 @@ HELD = {
     "second derivatives": ("gradients-by-hand", [("        loss.backward()\n", "        loss.backward(create_graph=True)\n")]),
     # Losses and optimizers
     "sum as the loss (obligation 9)": ("sum-loss", [("nn.CrossEntropyLoss()", 'nn.CrossEntropyLoss(reduction="sum")')]),
+    "targets left out": ("unequal-mean", [("nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(ignore_index=255)")]),
     "summed by hand": ("sum-loss", [("loss = criterion(output, y)", "loss = (output[:, 0] - y).pow(2).sum()")]),
     "mean times the batch": ("sum-loss", [("loss = criterion(output, y)", "loss = criterion(output, y) * x.size(0)")]),
     "contrastive loss": ("coupled-loss", [("loss = criterion(output, y)", "loss = criterion(output @ output.t(), y)")]),

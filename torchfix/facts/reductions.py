@@ -25,6 +25,7 @@ class Reduction(enum.Enum):
     """How an expression depends on the batch."""
 
     MEAN = "a mean over the batch"
+    COUNTED = "a mean over that part of the batch which counts"
     SUM = "a sum over the batch"
     EACH = "a value for each sample"
     NONE = "nothing of the batch"
@@ -140,14 +141,14 @@ class Reductions:
         meaning = self._facts.calls.meaning(call) or ""
         name = last_name(call.func)
         if meaning.startswith("torch.nn.functional.") and name in _LOSSES:
-            return _asked_for(call)
+            return _counted(call, _asked_for(call))
         if meaning == "builtins.sum" and call.args:
             return self._of_items(call.args[0])
         if meaning in ("torch.mean", "torch.sum"):
             return Reduction.MEAN if meaning == "torch.mean" else Reduction.SUM
         loss = self._of_loss_module(call.func)
         if loss is not None:
-            return loss
+            return _counted(call, loss)
         functions = list(called(self._facts, call))
         if functions:
             found = {reduction for facts, function in functions for reduction in facts.reductions._returned(function)}
@@ -209,10 +210,26 @@ def _asked_for(call: ast.Call) -> Reduction:
     if old:
         return Reduction.UNKNOWN
     asked = argument(call, "reduction")
-    if asked is None:
-        return Reduction.MEAN
-    words = {"mean": Reduction.MEAN, "batchmean": Reduction.MEAN, "sum": Reduction.SUM, "none": Reduction.EACH}
+    if asked is None or is_constant(asked, "mean"):
+        return Reduction.COUNTED if _weighs(call) else Reduction.MEAN
+    words = {"batchmean": Reduction.MEAN, "sum": Reduction.SUM, "none": Reduction.EACH}
     return words.get(str(asked.value), Reduction.UNKNOWN) if isinstance(asked, ast.Constant) else Reduction.UNKNOWN
+
+
+def _weighs(call: ast.Call) -> bool:
+    """Whether a cross entropy divides by the weights of the targets, or leaves some targets out (its documentation)."""
+    name = last_name(call.func)
+    if name not in ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"):
+        return False
+    place = 0 if name.endswith("Loss") else 2
+    given = [argument(call, "weight", place), argument(call, "ignore_index", place + 2)]
+    return any(item is not None and not is_constant(item, None) for item in given)
+
+
+def _counted(call: ast.Call, reduction: Reduction) -> Reduction:
+    """A loss's reduction where only some samples are given to it: ``criterion(out[keep], y[keep])``."""
+    picked = [item for item in call.args if isinstance(item, ast.Subscript) and isinstance(item.slice, (ast.Name, ast.Compare, ast.Call))]
+    return Reduction.COUNTED if reduction is Reduction.MEAN and picked else reduction
 
 
 def _joined(one: Reduction, other: Reduction) -> Reduction:

@@ -52,7 +52,8 @@ class Script:
             )
         frameworks = facts.program.frameworks
         if frameworks:
-            yield Obstacle("framework", f"{frameworks[0]} runs the training", f"ask {frameworks[0]} for its own distributed strategy")
+            words = f"the program imports {frameworks[0]}, which may run the training"
+            yield Obstacle("framework", words, f"ask {frameworks[0]} for its own distributed strategy")
 
     def starts(self, node: ast.AST) -> Iterator[Obstacle]:
         """Why the part of the script that holds a node does not start from its main guard."""

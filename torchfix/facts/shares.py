@@ -110,7 +110,14 @@ class Shares:
         for backward in loop.backwards:
             loss = receiver(backward)
             reduction = self._facts.reductions.of(loss) if loss is not None else Reduction.UNKNOWN
-            if reduction is Reduction.SUM:
+            if reduction is Reduction.COUNTED:
+                yield Obstacle(
+                    "unequal-mean",
+                    f"the loss that line {backward.lineno} sends backward is a mean over the targets that count "
+                    "(weight, ignore_index or a mask), and each process would divide by another number",
+                    "sum the loss, and divide by the count over all processes",
+                )
+            elif reduction is Reduction.SUM:
                 yield Obstacle(
                     "sum-loss",
                     f"the loss that line {backward.lineno} sends backward is a sum over the batch, and processes average their gradients",

@@ -66,6 +66,13 @@ def test_changed_formats_only_what_was_written_even_in_a_clean_file() -> None:
     assert with_argument('y = "a"\nx = f(b)\n', "changed", value="'c'") == "y = \"a\"\nx = f(b, k='c')\n"
 
 
+@pytest.mark.parametrize("other", ["y  = 1", "y = 1"], ids=["file of its own style", "clean file"])
+def test_function_in_a_class_gets_no_empty_line(other: str) -> None:
+    """A header whose text we wrote stands where it stood, in a file that is Black-clean and in one that is not."""
+    text = f"{other}\n\n\nclass A:\n    z = 1\n\n    def g(self, a=f(b)):\n        return a\n"
+    assert with_argument(text, value="c") == text.replace("f(b)", "f(b, k=c)")
+
+
 def test_statement_laid_out_by_hand_keeps_its_layout() -> None:
     """Several lines that were not in Black's format are not rebuilt."""
     text = f"y  = 1\nx = f(a,\n      {LONG})\n"

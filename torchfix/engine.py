@@ -76,7 +76,7 @@ def fix(path: str, data: bytes, project: Project, selected: Sequence[Selected], 
     except _Failure as failure:
         return work.failed(failure.reason)
     except RecursionError:
-        return work.failed(Reason("too-deep", "the code is nested too deeply", "split the expression"))
+        return work.failed(Reason("too-deep", "the code is nested too deeply", "split the expression or the chain of elif"))
     except Exception as error:  # the one broad catch: a fault in one file must not stop the others
         words = f"{work.step}: {type(error).__name__}: {error}"
         return work.failed(Reason("internal", f"an error of torchfix itself, in {words}", _REPORT))

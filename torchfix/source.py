@@ -92,7 +92,8 @@ class SourceFile:
         except SyntaxError as error:
             raise self._explain(error) from error
         except (RecursionError, MemoryError) as error:
-            raise SourceError("too-deep", "the code is nested too deeply for Python's parser", help="split the expression") from error
+            help = "split the expression or the chain of elif"
+            raise SourceError("too-deep", "the code is nested too deeply for Python's parser", help=help) from error
         except ValueError as error:
             raise SourceError("syntax", str(error)) from error
 

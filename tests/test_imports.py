@@ -42,6 +42,9 @@ def test_import_that_holds_is_not_written_again(text: str, module: str, name: st
         pytest.param("from __future__ import annotations\nx = 1\n", "from __future__ import annotations\nimport os\nx = 1\n", id="future"),
         pytest.param("import sys; x = 1\n", "import os\nimport sys; x = 1\n", id="on a line with code that may need it"),
         pytest.param("import re; import sys\n", "import os\nimport re; import sys\n", id="between two on a line"),
+        pytest.param("import torch; import sys\n", "import os\nimport torch; import sys\n", id="above the second on a line"),
+        pytest.param('"""Doc."""; import torch\n', '"""Doc."""; import torch\nimport os\n', id="on the docstring's line"),
+        pytest.param("x = 1; y = (2,\n3); import re\n", "import os\nx = 1; y = (2,\n3); import re\n", id="on lines that hang together"),
         pytest.param("import re\r\nimport sys\r\n", "import os\r\nimport re\r\nimport sys\r\n", id="line ends of Windows"),
     ],
 )

@@ -115,12 +115,12 @@ def _placed(layout: Layout, body: Sequence[ast.stmt], module: str, code: str) ->
         smaller = [item for item in own if _statement_order(item) <= _order((module, None if code.startswith("import") else ""))]
         if smaller:
             return _behind(layout, smaller[-1], code)
-        return InsertBefore((own or run)[0], code)
+        return _above(layout, (own or run)[0], code)
     absolute = [item for item in run if not (isinstance(item, ast.ImportFrom) and item.level)]
     if absolute:
         return _behind(layout, absolute[-1], code)
     if run:
-        return InsertBefore(run[0], code)
+        return _above(layout, run[0], code)
     if head:
         return _behind(layout, head[-1], f"\n{code}" if _is_docstring(head[-1]) else code)
     return InsertBefore(layout.source.tree.body[0], code)
@@ -153,11 +153,27 @@ def _roots(statement: ast.Import | ast.ImportFrom) -> set[str]:
 
 def _behind(layout: Layout, statement: ast.stmt, code: str) -> PlacedEdit:
     """Code on the line behind an import; in front of it where other statements, which may need it, share the line."""
-    body = layout.source.tree.body
-    shared = [item for item in body if item.lineno <= (statement.end_lineno or 0) and (item.end_lineno or 0) >= statement.lineno]
-    if shared[-1] is statement or shared[0] in _leading(body)[0]:
+    shared = _sharing(layout, statement)
+    return InsertAfter(statement, code) if shared[-1] is statement else _above(layout, statement, code)
+
+
+def _above(layout: Layout, statement: ast.stmt, code: str) -> PlacedEdit:
+    """Code on the line above a statement; behind it where what must stay first in the file shares the line."""
+    shared = _sharing(layout, statement)
+    if shared[0] in _leading(layout.source.tree.body)[0]:
         return InsertAfter(shared[-1], code)
     return InsertBefore(shared[0], code)
+
+
+def _sharing(layout: Layout, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements at module level that hang together with one by shared lines, itself among them, in text order."""
+    body = layout.source.tree.body
+    low = high = body.index(statement)
+    while low and (body[low - 1].end_lineno or 0) >= body[low].lineno:
+        low -= 1
+    while high + 1 < len(body) and body[high + 1].lineno <= (body[high].end_lineno or 0):
+        high += 1
+    return body[low : high + 1]
 
 
 def _order(name: _Name) -> tuple[bool, str, str]:

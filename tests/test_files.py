@@ -341,6 +341,23 @@ def test_writing_keeps_the_mode(folder: Path, mode: int) -> None:
     assert stat.S_IMODE((folder / "a.py").stat().st_mode) == mode
 
 
+def test_writing_into_a_folder_that_cannot_be_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that lets files be renamed but not be listed is written to like any other."""
+    (folder / "a.py").write_bytes(b"old")
+    opening = os.open
+
+    def refusing(path: str, flags: int, *rest: int) -> int:
+        if os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opening(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+    files.write(str(folder / "a.py"), b"old", b"new")
+
+    assert (folder / "a.py").read_bytes() == b"new"
+
+
 def test_writing_keeps_hard_links(folder: Path) -> None:
     """A file with a second name is still the same file under both, with the new bytes, longer or shorter."""
     (folder / "a.py").write_bytes(b"old and long")

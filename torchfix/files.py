@@ -438,13 +438,14 @@ def _flush(file: BinaryIO) -> None:
 
 
 def _flush_folder(folder: str) -> None:
-    """Make a rename last; only POSIX opens folders."""
+    """Make a rename last, where the folder and its file system let us; only POSIX opens folders."""
     if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _keep_owner(path: str, status: os.stat_result) -> None:

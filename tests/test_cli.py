@@ -198,6 +198,16 @@ def test_standard_input_with_diff_and_json(torchfix: Command, monkeypatch: pytes
     assert json.loads(torchfix("-", "--output-format", "json").out)["summary"]["fixed"] == 1
 
 
+def test_standard_input_under_the_name_of_a_file(torchfix: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is shown as any other path, and one that is excluded by force comes out as it was."""
+    give(monkeypatch, TOY)
+    assert torchfix("-", "--diff", "--stdin-filename", str(folder / "sub" / "a.py")).out.startswith(b"--- a/sub/a.py\n")
+    give(monkeypatch, TOY)
+    assert torchfix("-", "--exclude", "a.py", "--stdin-filename", "a.py").out == FIXED
+    give(monkeypatch, TOY)
+    assert torchfix("-", "--exclude", "a.py", "--force-exclude", "--stdin-filename", "a.py").out == TOY
+
+
 def test_standard_input_that_is_closed(torchfix: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing to read is not the same as an empty file."""
     monkeypatch.setattr(sys, "stdin", None)

@@ -124,6 +124,17 @@ def _entries(path: str, exclude: Patterns, force_exclude: bool) -> Iterator[str 
     yield from _descend(whole, exclusion)
 
 
+def is_excluded(path: str, exclude: Patterns) -> bool:
+    """Whether a walk would leave out a file of this name, which need not be there.
+
+    Args:
+        path: the file.
+        exclude: the user's own patterns.
+    """
+    whole = os.path.abspath(path)
+    return _forced_out(whole, Exclusion(_top(whole), exclude, read_if_there))
+
+
 def _descend(folder: str, exclusion: Exclusion) -> Iterator[str | Result]:
     folders = [folder]
     while folders:

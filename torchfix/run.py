@@ -73,8 +73,7 @@ def run(paths: Sequence[str], mode: Mode, settings: Settings, stdin_filename: st
     if STANDARD_INPUT in paths:
         if len(paths) > 1:
             raise UsageError("- (standard input) cannot be mixed with other paths")
-        entry = Found(stdin_filename or "<stdin>", os.path.realpath(stdin_filename or "stdin.py"))
-        return _run(survey, [survey.job(entry).fix(files.read_standard_input())])
+        return _run(survey, [_filter(files.read_standard_input(), survey, settings, stdin_filename)])
     walked = files.walk(paths, Patterns(settings.exclude_folder, settings.exclude), settings.force_exclude)
     found = [entry for entry in walked if isinstance(entry, Found)]
     done = {result.path: result for result in _fix_all(found, survey, settings.jobs or _cores())}
@@ -83,6 +82,14 @@ def run(paths: Sequence[str], mode: Mode, settings: Settings, stdin_filename: st
         return _run(survey, results)
     written = write_all(results, {entry.path: entry.real for entry in found}, settings.allow_dirty)
     return replace(_run(survey, written.results), undo=written.undo)
+
+
+def _filter(data: bytes, survey: Survey, settings: Settings, name: str | None) -> Result:
+    """What becomes of standard input, which may have a file's name."""
+    entry = Found(files.shown(name) if name else "<stdin>", os.path.realpath(name or "stdin.py"))
+    if name and settings.force_exclude and files.is_excluded(name, Patterns(settings.exclude_folder, settings.exclude)):
+        return Result(entry.path, Outcome.CLEAN, data, data)
+    return survey.job(entry).fix(data)
 
 
 def _run(survey: Survey, results: Sequence[Result]) -> Run:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import textwrap
 from pathlib import Path
@@ -1152,6 +1153,17 @@ import torch
 names = runpy.run_path("train.py", run_name="__main__")
 torch.save(names["unwrap"](names["model"]).state_dict(), f"rank{os.environ.get('RANK', 'plain')}.pt")
 """
+
+
+def test_f25_no_forward_waits_for_processes_that_are_elsewhere() -> None:
+    """Evaluation runs in every process: what the main process does alone holds no forward pass of the wrapped network (F25)."""
+    evaluated = "        accuracy = evaluate(model, test_loader, device)\n" + EPOCH
+    for text in (converted(), converted((evaluated, "        print(epoch, repr(evaluate(model, test_loader, device)))\n"))):
+        conditions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.If)]
+        alone = [node for node in conditions if ast.unparse(node.test) == "is_main_process()"]
+        assert alone
+        calls = [call for node in alone for call in ast.walk(node) if isinstance(call, ast.Call)]
+        assert not {ast.unparse(call.func) for call in calls} & {"model", "evaluate", "train"}
 
 
 def test_script_under_the_guard_itself_is_not_indented() -> None:

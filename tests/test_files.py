@@ -462,6 +462,27 @@ def test_a_failed_write_leaves_the_old_file(folder: Path, monkeypatch: pytest.Mo
     assert help in error.value.reason.help
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_interrupted_write_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch, linked: bool) -> None:
+    """Nothing of the new text is left, and no temporary file."""
+    (folder / "a.py").write_bytes(b"old and longer")
+    if linked:
+        os.link(folder / "a.py", folder / "b.py")
+    flushes = iter([True, False] if linked else [False])  # the first is that of the temporary file
+
+    def fsync(descriptor: int) -> None:
+        if not next(flushes, True):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write(str(folder / "a.py"), b"old and longer", b"new")
+
+    assert (folder / "a.py").read_bytes() == b"old and longer"
+    assert sorted(os.listdir(folder)) == (["a.py", "b.py"] if linked else ["a.py"])
+
+
 def test_a_read_only_file_is_not_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file without write permission is left alone, though its folder would let it be renamed over."""
     (folder / "a.py").write_bytes(b"old")

@@ -425,13 +425,15 @@ def _replace(path: str, before: bytes, after: bytes, status: os.stat_result) -> 
 
 
 def _copy_into(path: str, before: bytes, after: bytes) -> None:
-    """Overwrite a file in place; an error on the way puts the old bytes back."""
+    """Overwrite a file in place; an error or an interrupt on the way puts the old bytes back."""
     with open(path, "r+b", buffering=0) as file:
+        written = False
         try:
             _overwrite(file, after)
-        except OSError:
-            _overwrite(file, before)
-            raise
+            written = True
+        finally:
+            if not written:
+                _overwrite(file, before)
 
 
 def _overwrite(file: BinaryIO, data: bytes) -> None:

@@ -530,6 +530,7 @@ def test_an_undo_patch_never_replaces_another(folder: Path) -> None:
     assert Path(second).read_bytes() == b"two"
     assert Path(first).name.startswith("torchfix-undo-")
     assert Path(first).suffix == Path(second).suffix == ".patch"
+    assert stat.S_IMODE(Path(first).stat().st_mode) == 0o600
 
 
 def test_an_undo_patch_does_not_go_where_the_command_happens_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

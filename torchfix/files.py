@@ -537,13 +537,18 @@ def save_undo(patch: bytes) -> str:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
             path = next(path for path in _numbered(os.path.join(folder, name), ".patch") if not os.path.lexists(path))
-            with open(path, "xb") as file:  # never through a link that somebody laid there
+            with open(path, "xb", opener=_private) as file:  # never through a link that somebody laid there
                 file.write(patch)
                 _flush(file)
             return path
     raise UsageError(
         "the patch that would undo the run can be saved neither in the state folder nor in the temporary one; nothing was written"
     )
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that nobody else reads: it may hold code of files that nobody else reads."""
+    return os.open(path, flags, 0o600)
 
 
 def _numbered(stem: str, suffix: str) -> Iterator[str]:

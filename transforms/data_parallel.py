@@ -243,7 +243,7 @@ _EFFECTS = frozenset({Effect.PROCESS, Effect.ORDER, Effect.NUMERICS, Effect.CHEC
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     obstacles = {wrap: facts.distribution.obstacles(wrap) for wrap in facts.replicas.wraps}
-    anywhere = next((found for found in obstacles.values() if found), [])
+    anywhere = next((found for found in obstacles.values() if found), []) or Helpers.obstacles(facts, TRANSFORM.after)
     for wrap, found in obstacles.items():
         if anywhere:
             first, *others = found or anywhere

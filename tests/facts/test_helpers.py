@@ -24,6 +24,7 @@ def first():
 
 
 def unused():
+    """Of what system."""
     return os.name
 '''
 
@@ -48,6 +49,16 @@ def test_helpers_take_names_that_are_free() -> None:
     assert "if count_2() > 1:" in code
     assert "As count_2() says." in code
     assert "th.cuda.device_count()" in code
+
+
+def test_builtins_that_the_file_gives_another_meaning_are_in_the_way() -> None:
+    """What only shows how the functions are used may use any builtin; a name inside another function is nobody's business."""
+    program = 'def size(x):\n    """How many."""\n    return len(x)\n\ndef main():\n    print(size([]))\n'
+    assert Helpers.obstacles(facts_of("def print(): ...\ndef f(len): ...\n"), program) == []
+    for text in ("len = 3\n", "def len(x): ...\n", "def f():\n    global len\n    len = 3\n"):
+        (obstacle,) = Helpers.obstacles(facts_of(text), program)
+        assert obstacle.code == "builtin-taken"
+        assert "len" in obstacle.text
 
 
 def test_helpers_stand_before_the_first_definition() -> None:

@@ -89,3 +89,11 @@ def test_whole_numbers_of_the_command_line(declaration: str, integer: bool, ordi
     facts = facts_of(f"{HEAD}p = argparse.ArgumentParser()\np.add_argument({declaration})\nargs = p.parse_args()\nuse(args.n)\n")
     option = node(facts, "args.n")
     assert (facts.kinds.is_integer(option), facts.kinds.is_ordinal(option)) == (integer, ordinal)
+
+
+@pytest.mark.parametrize("text", ["v = v.cuda()\nuse(v)", "v = load()\nw = torch.zeros(3).to(v)\nv = w\nuse(v)", "v = w\nw = v\nuse(v)"])
+def test_a_name_that_is_made_of_itself_ends(text: str) -> None:
+    """What is only known through itself is asked once."""
+    facts = facts_of(HEAD + text)
+    facts.kinds.is_tensor(node(facts, "v", -1))
+    assert facts.kinds.is_tensor(node(facts, "v", 0)) in (True, False)

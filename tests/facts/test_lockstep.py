@@ -32,6 +32,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         pytest.param("value = optimizer.param_groups[0]['lr']", False, id="state of the optimizer"),
         pytest.param("def f(a):\n    return a\nvalue = f(3)", False, id="function of equal arguments"),
         pytest.param("value = [1, 2]\nvalue.append(3)", False, id="list of equal items"),
+        pytest.param("value = []\ndef grow(a):\n    grow(a)\ngrow(value)", False, id="function that calls itself"),
         pytest.param("for x in loader:\n    value = x", True, id="batch"),
         pytest.param("for x in loader:\n    value = model(x).item()", True, id="output"),
         pytest.param("value = 0\nfor x in loader:\n    value += x.sum().item()", True, id="total over batches"),

@@ -211,3 +211,9 @@ def test_a_name_is_written_as_its_neighbour(text: str, neighbour: str, expected:
     """New code follows the file's way of naming the package."""
     facts = facts_of(text)
     assert facts.names.beside(node(facts, neighbour), "torch.nn.parallel.X") == expected
+
+
+def test_two_names_that_stand_for_each_other_are_nothing() -> None:
+    """A circle of assignments in an imported file ends."""
+    facts = facts_of("from nets import Net\nNet()", modules={"nets.py": "Net = Other\nOther = Net\n"})
+    assert facts.names.definition(node(facts, "Net")) is None

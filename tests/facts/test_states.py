@@ -33,6 +33,12 @@ def saved(text: str) -> list[str]:
             "{\n    'e': ($value0),\n    'o': $value1,\n    'scaler': s.state_dict()\n}",
             id="a line each",
         ),
+        pytest.param("{'o': (o.state_dict())}", "{'o': ($value0), 'scaler': s.state_dict()}", id="parentheses around the last value"),
+        pytest.param(
+            "{\n        'o': (\n            o.state_dict()\n        ),\n    }",
+            "{\n        'o': (\n            $value0\n        ),\n        'scaler': s.state_dict(),\n    }",
+            id="parentheses on lines of their own",
+        ),
     ],
 )
 def test_an_entry_is_added_in_the_dictionarys_own_layout(dictionary: str, expected: str) -> None:

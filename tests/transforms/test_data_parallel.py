@@ -173,6 +173,7 @@ HELD = {
     "framework": ("framework", [("import os\n", "import os\nfrom accelerate import Accelerator\n")]),
     "waits for a key": ("interactive", [("    torch.manual_seed(0)\n", '    torch.manual_seed(0)\n    input("go?")\n')]),
     "runs a command": ("shell-command", [("    torch.manual_seed(0)\n", '    torch.manual_seed(0)\n    os.system("mkdir -p out")\n')]),
+    "builtin of another meaning": ("builtin-taken", [("import os\n", "import os\n\nint = os.path.getsize\n")]),
     # The wrapper
     "one device": ("single-device", [(WRAP, "model = nn.DataParallel(Net(), device_ids=[0]).to(device)")]),
     "other output device": ("output-device", [(WRAP, "model = nn.DataParallel(Net(), [0, 1], 1).to(device)")]),
@@ -182,6 +183,10 @@ HELD = {
     "wrapped under another name": (
         "conditional-wrap",
         [(WRAP, "net = Net().to(device)\n    model = net\n    if args.resume:\n        model = nn.DataParallel(net)")],
+    ),
+    "named inside an expression": (
+        "named-within",
+        [(WRAP, "print(model := nn.DataParallel(Net()).to(device))")],
     ),
     "subclass of the wrapper": ("wrapper-class", [("class Net(", "class Mine(nn.DataParallel):\n    pass\n\n\nclass Net(")]),
     "attribute of the wrapper (trap 5)": ("wrapper-attribute", [(EPOCH, EPOCH + "        print(model.device_ids)\n")]),
@@ -294,6 +299,7 @@ HELD = {
         "iterable-dataset",
         [("class Points(Dataset)", "class Points(torch.utils.data.IterableDataset)"), ("shuffle=True", "shuffle=False")],
     ),
+    "loader that names its dataset inside": ("loader-unclear", [("DataLoader(train_set,", "DataLoader(samples := train_set,")]),
     "hidden loader arguments": ("loader-arguments", [("shuffle=True)", "**vars(args))")]),
     "batches of one": ("batch-of-one", [("batch_size=args.batch_size, shuffle=True", "shuffle=True")]),
     "batch size in the network's input": (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.programs import is_main_guard
 
 if TYPE_CHECKING:
@@ -26,13 +28,22 @@ class Helpers:
         self._facts = facts
         tree = ast.parse(program)
         lines = program.splitlines()
-        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        functions = _functions(tree)
         starts = [min([node.lineno, *(item.lineno for item in node.decorator_list)]) for node in functions]
         self._texts = {node.name: "\n".join(lines[start - 1 : node.end_lineno]) for node, start in zip(functions, starts)}
         self._imported = [item.name for node in tree.body if isinstance(node, ast.Import) for item in node.names]
         self._names = {name: facts.names.fresh(name) for name in self._texts}
         self._spelled = spelled
         self._needed: set[str] = set()
+
+    @staticmethod
+    def obstacles(facts: Facts, program: str) -> list[Obstacle]:
+        """Builtins that the functions of a program use, and that mean something else in a file or may do so."""
+        read = {node.id for function in _functions(ast.parse(program)) for node in ast.walk(function) if isinstance(node, ast.Name)}
+        end = facts.tree.module.body[-1] if facts.tree.module.body else facts.tree.module
+        taken = sorted(name for name in read if hasattr(builtins, name) and not facts.names.is_visible(name, end))
+        words = f"the file gives the name {taken[0]} another meaning, and the new functions need Python's own" if taken else ""
+        return [Obstacle("builtin-taken", words, f"rename {taken[0]}")] if taken else []
 
     def name(self, function: str) -> str:
         """What a function is called in this file; from now on it is needed, with all that it calls."""
@@ -71,3 +82,8 @@ class Helpers:
         before = next(found, body[-1])
         index = body.index(before)
         return (body[index - 1] if index else None), before
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    """The functions that a program explains: those without a docstring only show how the others are used."""
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and ast.get_docstring(node)]

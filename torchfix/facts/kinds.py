@@ -42,6 +42,7 @@ class Kinds:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._integers: dict[int, bool] = {}
+        self._tensors: dict[ast.Name, bool] = {}
 
     # Tensors --------------------------------------------------------------------------------------------------
 
@@ -49,7 +50,11 @@ class Kinds:
         """Whether an expression is a tensor, judged by what made it and by what is done with it."""
         facts = self._facts
         if isinstance(expression, ast.Name):
-            return not facts.is_self(expression) and (self._used_as_tensor(expression) or self._made_as_tensor(expression))
+            if expression not in self._tensors:
+                self._tensors[expression] = False  # made of itself alone is no proof
+                made = self._used_as_tensor(expression) or self._made_as_tensor(expression)
+                self._tensors[expression] = not facts.is_self(expression) and made
+            return self._tensors[expression]
         if isinstance(expression, ast.Call):
             return self._returns_tensor(expression)
         if isinstance(expression, ast.Subscript):

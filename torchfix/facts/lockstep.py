@@ -56,6 +56,7 @@ class Lockstep:
         self._asked: dict[int, bool] = {}
         self._functions: dict[int, bool] = {}
         self._fed: dict[int, bool] = {}
+        self._handed: dict[tuple[Function, str], bool] = {}
 
     # What may differ ------------------------------------------------------------------------------------------
 
@@ -167,8 +168,15 @@ class Lockstep:
         """Whether a function feeds the object that a call hands it."""
         bound = self._facts.tree.class_of(function) is not None
         taking = [item.arg for item in parameters(function.args) if passed(call, function, item, bound) is given]
-        uses = [use for name in taking for use in self._facts.tree.names.get(name, ()) if self._facts.tree.function(use) is function]
-        return any(self._feeds(use) for use in uses)
+        return any(self._is_fed_in(function, name) for name in taking)
+
+    def _is_fed_in(self, function: Function, name: str) -> bool:
+        key = (function, name)
+        if key not in self._handed:
+            self._handed[key] = False  # a function that calls itself adds nothing new
+            uses = [use for use in self._facts.tree.names.get(name, ()) if self._facts.tree.function(use) is function]
+            self._handed[key] = any(self._feeds(use) for use in uses)
+        return self._handed[key]
 
     def _same_variable(self, one: ast.expr, other: ast.expr) -> bool:
         if isinstance(one, ast.Name) and isinstance(other, ast.Name):

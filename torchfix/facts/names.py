@@ -213,6 +213,7 @@ class Names(Scopes):
     def definition(self, expression: ast.expr) -> Definition | None:
         """The function or class of the user's project that an expression names, in this file or another."""
         if expression not in self._definitions:
+            self._definitions[expression] = None  # two names that stand for each other are nothing
             self._definitions[expression] = self._find_definition(expression)
         return self._definitions[expression]
 

@@ -73,6 +73,9 @@ def _condition(wrap: Wrap) -> Iterator[Obstacle]:
     if isinstance(tree.parent(wrap.whole), (ast.IfExp, ast.BoolOp)) or (condition is not None and assignment is None):
         yield Obstacle("conditional-wrap", f"line {wrap.call.lineno} wraps under a condition", "wrap in a statement of its own")
         return
+    if tree.nearest(wrap.call, ast.NamedExpr) is not None:
+        yield Obstacle("named-within", f"line {wrap.call.lineno} names the network by := inside an expression", "assign it first")
+        return
     if condition is None or assignment is None or wrap.module is None:
         return
     outer = tree.parent(condition)

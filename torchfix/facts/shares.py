@@ -195,6 +195,14 @@ class Shares:
                 "let the dataset yield only its process's share",
             )
         size = loader.argument("batch_size")
+        moved = [loader.argument(name) for name in ("dataset", "batch_size", "shuffle")]
+        parts = [part for item in moved if item is not None for part in ast.walk(item)]
+        if loader.dataset is None or any(isinstance(part, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for part in parts):
+            yield Obstacle(
+                "loader-unclear",
+                f"the loader in line {line} has no dataset, or binds names among its arguments, which its sampler is to share",
+                "give dataset, batch_size and shuffle names of their own in front of the loader",
+            )
         if size is None or (isinstance(size, ast.Constant) and (not isinstance(size.value, int) or size.value < 2)):
             yield Obstacle(
                 "batch-of-one", f"the batches of the loader in line {line} cannot be divided", "give the loader a batch_size of two or more"

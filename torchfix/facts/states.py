@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from torchfix.facts.tree import FUNCTIONS, dotted
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
+
+_CLOSING = re.compile(r"(?:\s*\))+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +46,10 @@ class Saved:
             text += source.text[place:low] + f"$value{index}"
             place = high
         quote = source.segment(first)[0]
-        opening = source.text[start + 1 : source.span(first)[0]]
-        separator = f",{opening}" if opening.strip(" \t") else ", "
+        closing = _CLOSING.match(source.text, place, end)  # parentheses around the last value
+        if closing is not None:
+            text, place = text + closing[0], closing.end()
+        separator = f",{source.newline}{source.margin(first)}" if first.lineno > self.dictionary.lineno else ", "
         return f"{text}{separator}{quote}{key}{quote}: {value}{source.text[place:end]}"
 
 

@@ -461,6 +461,16 @@ def test_an_output_that_cannot_be_written_is_a_failure(torchfix: Command, train:
     assert ended.error.endswith("error: the output cannot be written: No space left on device\n")
 
 
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["rules", "--help"]])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_what_the_command_says_of_itself_can_fail_too(words: list[str]) -> None:
+    """A full disk behind the version or the help is code 3 and a sentence, no traceback."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "torchfix", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, "error: the output cannot be written: No space left on device\n")
+
+
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_an_output_that_is_closed_is_not_missed(torchfix: Command, train: Path, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
     """A caller who closes a stream does not want to read it; the work is done all the same."""

@@ -15,15 +15,18 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: the words behind the command's name; those of this process by default.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    if words == ["--version"]:
-        print(f"torchfix {VERSION}")
-        return 0
     try:
+        if words == ["--version"]:
+            print(f"torchfix {VERSION}", flush=True)
+            return 0
         from torchfix.cli import command  # typer costs six bare starts of Python
 
         return command(words)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except OSError as error:  # of the version, or of the help that typer prints; all other output is looked after where it is written
+        sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+        return 3
     except Exception:  # the outermost door: Python's own exit code would be 1, "there is a change"
         sys.excepthook(*sys.exc_info())
         sys.stderr.write("error: an internal fault of torchfix; please report it with the lines above\n")

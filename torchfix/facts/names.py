@@ -40,6 +40,7 @@ _HOMES = {
     "torch.GradScaler": "torch.amp.GradScaler",
     "torch.cuda.amp.autocast_mode": "torch.cuda.amp",
     "torch.cuda.amp.grad_scaler": "torch.cuda.amp",
+    "torch.autograd.anomaly_mode": "torch.autograd",
     "torch.autograd.grad_mode": "torch",
     "torch.autograd.no_grad": "torch.no_grad",
     "torch.autograd.variable": "torch.autograd",

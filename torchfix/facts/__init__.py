@@ -6,6 +6,7 @@ import ast
 from functools import cached_property
 
 from torchfix.facts.batches import Batches
+from torchfix.facts.cadence import Cadence
 from torchfix.facts.calls import Calls
 from torchfix.facts.candidates import Candidates
 from torchfix.facts.companions import Companions
@@ -31,10 +32,12 @@ from torchfix.facts.precision import Precision
 from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
 from torchfix.facts.purity import Purity
+from torchfix.facts.readings import Readings
 from torchfix.facts.reductions import Reductions
 from torchfix.facts.regions import GRADIENT_SWITCHES, Regions
 from torchfix.facts.replicas import Replicas
 from torchfix.facts.reports import Reports
+from torchfix.facts.residence import Residences
 from torchfix.facts.scripts import Script
 from torchfix.facts.shares import Shares
 from torchfix.facts.states import States
@@ -224,6 +227,21 @@ class Facts:
     def purity(self) -> Purity:
         """What only computes."""
         return Purity(self)
+
+    @cached_property
+    def cadence(self) -> Cadence:
+        """How often code runs in a training or evaluation loop."""
+        return Cadence(self)
+
+    @cached_property
+    def residences(self) -> Residences:
+        """Whether values live on the device or on the host."""
+        return Residences(self)
+
+    @cached_property
+    def readings(self) -> Readings:
+        """Where the host waits for the device, on each iteration."""
+        return Readings(self)
 
     @cached_property
     def reports(self) -> Reports:

@@ -50,7 +50,9 @@ OFF = False
         pytest.param("def debug():\n    torch.autograd.set_detect_anomaly(True)", id="in a function that nothing calls"),
         pytest.param("def debug():\n    torch.autograd.set_detect_anomaly(True)\nif args.debug:\n    debug()", id="called by choice"),
         pytest.param(
-            "def f(on):\n    if not on:\n        return\n    torch.autograd.set_detect_anomaly(True)\nf(args.debug)", id="left before"
+            pytest.param(
+                "def f(on):\n    if not on:\n        return\n    torch.autograd.set_detect_anomaly(True)\nf(args.debug)", id="left before"
+            ),
         ),
         pytest.param("def train(debug=False):\n    torch.autograd.set_detect_anomaly(debug)\ntrain()", id="parameter that is off"),
         pytest.param("@HOOKS.register\nclass Hook:\n    def start(self):\n        torch.autograd.set_detect_anomaly(True)", id="plugin"),

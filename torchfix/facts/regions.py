@@ -43,9 +43,9 @@ class Regions:
         inner = node
         for outer in self._facts.tree.ancestors(node):
             around: list[ast.expr] = []
-            if isinstance(outer, (ast.With, ast.AsyncWith)) and inner in outer.body:
+            if isinstance(outer, (ast.With, ast.AsyncWith)) and isinstance(inner, ast.stmt):
                 around = [item.context_expr for item in outer.items]
-            elif isinstance(outer, FUNCTIONS) and inner in outer.body:
+            elif isinstance(outer, FUNCTIONS) and isinstance(inner, ast.stmt):
                 around = outer.decorator_list
             if any(self._means(expression, names) for expression in around):
                 return True

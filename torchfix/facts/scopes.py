@@ -226,7 +226,7 @@ class Scopes:
     def _inside(child: ast.AST, owner: ast.AST) -> bool:
         """Whether a direct child is evaluated in the owner's scope rather than around it."""
         if isinstance(owner, (*FUNCTIONS, ast.ClassDef)):
-            return child in owner.body
+            return isinstance(child, ast.stmt)
         if isinstance(owner, ast.Lambda):
             return child is owner.body
         return True

@@ -39,6 +39,7 @@ class Tree:
         self._parents: dict[ast.AST, ast.AST] = {}
         self._first: dict[ast.AST, int] = {}  # a node's number in the order of the walk
         self._last: dict[ast.AST, int] = {}  # the highest number below it
+        self._places: dict[ast.stmt, tuple[ast.AST, list[ast.stmt], int]] = {}
         self._index(module)
 
     def _index(self, module: ast.Module) -> None:
@@ -128,20 +129,17 @@ class Tree:
 
     def place(self, statement: ast.stmt) -> tuple[ast.AST, list[ast.stmt], int]:
         """The node that owns a statement's block, the block, and the statement's index in it."""
-        owner = self._parents[statement]
-        for name in _BLOCKS:
-            block = getattr(owner, name, None)
-            if isinstance(block, list):
-                for index, item in enumerate(block):
-                    if item is statement:
-                        return owner, block, index
-        raise ValueError("the statement stands in no block")
+        if statement not in self._places:
+            owner = self._parents[statement]
+            for block in (block for name in _BLOCKS if isinstance(block := getattr(owner, name, None), list)):
+                self._places.update((item, (owner, block, index)) for index, item in enumerate(block))
+        return self._places[statement]
 
     def function(self, node: ast.AST) -> Function | None:
         """The innermost function whose body holds a node; decorators, defaults and annotations are outside it."""
         inner = node
         for outer in self.ancestors(node):
-            if isinstance(outer, FUNCTIONS) and inner in outer.body:
+            if isinstance(outer, FUNCTIONS) and isinstance(inner, ast.stmt):
                 return outer
             inner = outer
         return None

@@ -34,7 +34,9 @@ from torchfix.facts.project import Project
 from torchfix.facts.purity import Purity
 from torchfix.facts.readings import Readings
 from torchfix.facts.reductions import Reductions
+from torchfix.facts.references import References
 from torchfix.facts.regions import GRADIENT_SWITCHES, Regions
+from torchfix.facts.repetition import Repetition
 from torchfix.facts.replicas import Replicas
 from torchfix.facts.reports import Reports
 from torchfix.facts.residence import Residences
@@ -194,6 +196,11 @@ class Facts:
         return Hazards(self)
 
     @cached_property
+    def references(self) -> References:
+        """Uses of torch names, by what is done with them."""
+        return References(self)
+
+    @cached_property
     def regions(self) -> Regions:
         """What surrounds a place: no_grad, autocast, frameworks."""
         return Regions(self)
@@ -242,6 +249,11 @@ class Facts:
     def readings(self) -> Readings:
         """Where the host waits for the device, on each iteration."""
         return Readings(self)
+
+    @cached_property
+    def repetition(self) -> Repetition:
+        """What runs for every batch."""
+        return Repetition(self)
 
     @cached_property
     def reports(self) -> Reports:

@@ -103,3 +103,10 @@ def test_a_class_that_two_star_imports_bring_is_one_class() -> None:
         "from net import *\nfrom again import *\n\nmodel = Net()\n", modules={"net.py": net, "again.py": "from net import *\n"}
     )
     assert facts.models.is_module(node(facts, "model"))
+
+
+@pytest.mark.parametrize(("made", "is_network"), [("timm.create_model('x')", True), ("timm.utils.accuracy(a, b)", False)])
+def test_of_a_model_collection_only_models_are_networks(made: str, is_network: bool) -> None:
+    """Its helpers make no networks."""
+    facts = facts_of(f"import timm\nimport timm.utils\nmade = {made}\n")
+    assert facts.models.is_module(node(facts, made)) is is_network

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.calls import argument, is_constant, receiver
 from torchfix.facts.loops import Kind
 from torchfix.facts.scopes import Binding, Bound
-from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, walk_here
+from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -45,23 +45,34 @@ class Cadence:
     def loops(self) -> dict[LoopNode, Kind]:
         """The innermost training loops and the evaluation loops whose program may run on a CUDA device, in text order."""
         facts = self._facts
-        training = {loop.node for loop in facts.loops.training} | set(facts.loops.indirect)
+        kinds = {node: kind for node in facts.tree.loops if (kind := self._kind(node)) is not None}
+        around = {outer for node, kind in kinds.items() if kind is Kind.TRAIN for outer in facts.tree.ancestors(node)}
         found = {}
-        for node in facts.tree.loops:
-            kind = Kind.TRAIN if node in training else Kind.EVAL if self._evaluates(node) else None
-            target = facts.targets.around(node) if kind is not None else None
-            if kind is not None and target is not None and target.may_be_cuda:
+        for node, kind in kinds.items():
+            target = facts.targets.around(node) if kind is Kind.EVAL or node not in around else None
+            if target is not None and target.may_be_cuda:
                 found[node] = kind
         return found
 
+    def _kind(self, node: LoopNode) -> Kind | None:
+        """What a loop does with its batches; None where it takes none or runs no network on them."""
+        loops = self._facts.loops
+        if loops.at(node) is not None or node in loops.indirect:
+            return Kind.TRAIN
+        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+        if not any(self._runs_network(call) for call in calls):
+            return None
+        if any(last_name(call.func) == "zero_grad" for call in calls):
+            return Kind.TRAIN  # what steps is out of sight: a scaler's object, a wrapper
+        return Kind.EVAL if self._evaluates(node) else None
+
     def _evaluates(self, node: LoopNode) -> bool:
-        """Whether a loop evaluates batch after batch: it does not train, takes batches, and runs a network."""
+        """Whether a loop that runs a network takes batch after batch, and trains on none of them."""
         if isinstance(node, ast.While) or any(isinstance(item, (ast.Break, ast.Return)) for item in node.body):
             return False
-        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+        kind, from_loader = self._facts.loops.kind(node), node in self._facts.loaders.by_loop
         counts = isinstance(node.iter, ast.Call) and self._facts.calls.meaning(node.iter) == "builtins.range"
-        takes = node in self._facts.loaders.by_loop or not counts
-        return takes and any(self._runs_network(call) for call in calls) and self._facts.loops.kind(node) is Kind.EVAL
+        return kind is not Kind.TRAIN and (from_loader or (kind is Kind.EVAL and not counts))
 
     def _runs_network(self, call: ast.Call) -> bool:
         """Whether a call runs a network: one that is seen to be made, or what the program switches to ``eval()``."""

@@ -58,7 +58,10 @@ _WEIGHTED = (
 _ANY = "__dict__"  # the class of a network that is picked by a name which is not known
 _LIBRARIES = (
     "torchvision.models.",
-    "timm.",
+    "timm.create_model",
+    "timm.models.",
+    "timm.layers.",
+    "timm.loss.",
     "segmentation_models_pytorch.",
     "torch.hub.load",
     "efficientnet_pytorch.",

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from torchfix.facts.cadence import Iteration
 from torchfix.facts.calls import argument, is_constant, receiver
 from torchfix.facts.effects import Effect
-from torchfix.facts.residence import Residence
-from torchfix.facts.tree import Function, last_name, walk_here
+from torchfix.facts.residence import TO_HOST, Residence
+from torchfix.facts.scopes import parameters
+from torchfix.facts.tree import FUNCTIONS, Function, last_name, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -153,6 +154,8 @@ class Readings:
             given = source if not meaning else call.args[0] if call.args else None
             if given is not None and self._is_tensor(given):
                 yield call, given, Way.SIZE
+        elif self._only_reads(call):
+            yield from ((call, item, Way.COPY) for item in call.args[:1] if self._is_tensor(item))
         elif meaning in (*_NUMBERS, "builtins.bool") and len(call.args) == 1:
             if self._is_tensor(call.args[0]):
                 yield call, call.args[0], Way.NUMBER if meaning in _NUMBERS else Way.TRUTH
@@ -163,6 +166,19 @@ class Readings:
             if effect in (Effect.PRINT, Effect.LOG):
                 way = Way.TEXT if effect is Effect.PRINT else Way.LOG
                 yield from ((item, item, way) for item in _given(call) if self._is_tensor(item))
+
+    def _only_reads(self, call: ast.Call) -> bool:
+        """Whether a call runs a function of the project that does nothing but give its argument to the host."""
+        definition = self._facts.names.definition(call.func)
+        function = definition.node if definition is not None else None
+        if not isinstance(function, FUNCTIONS) or not isinstance(function.body[-1], ast.Return) or len(parameters(function.args)) != 1:
+            return False
+        node = function.body[-1].value
+        reads = False
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            reads = reads or node.func.attr in TO_HOST
+            node = node.func.value
+        return reads and isinstance(node, ast.Name) and node.id == parameters(function.args)[0].arg
 
     def _may_report(self, name: str, meaning: str) -> bool:
         return name in ("print", "info", "debug", "warning", "log", "write") or name.startswith("add_") or meaning.startswith("wandb.")

@@ -41,6 +41,7 @@ TO_HOST = _words("cpu numpy item tolist")
 _TELLING = _words("""size dim numel nelement data_ptr get_device stride element_size ndimension is_floating_point is_contiguous is_complex
     type_as_string storage_offset""")
 _DESCRIBING = _words("shape dtype device ndim requires_grad is_cuda is_leaf layout itemsize nbytes grad_fn")
+_SAME_TENSOR = _words("data grad T H mT mH real imag")
 _HOST_MODULES = ("numpy.", "math.", "time.", "random.", "os.", "sys.", "json.", "datetime.", "sklearn.", "scipy.", "pandas.", "cv2.")
 _HOST_BUILTINS = _words("float int bool complex len str repr format isinstance issubclass hasattr type range id open input ord chr any all")
 _TORCH_HOST = _words(
@@ -65,7 +66,7 @@ class Residences:
         key = (expression, path)
         if key not in self._asked:
             self._asked[key] = None  # ``x = x.f()``: the circle adds nothing new
-            self._asked[key] = self._judge(expression, path)
+            self._asked[key] = None if self._facts.models.is_module(expression) else self._judge(expression, path)
         return self._asked[key]
 
     def is_on_device(self, expression: ast.expr) -> bool:
@@ -111,7 +112,7 @@ class Residences:
     # Variables ------------------------------------------------------------------------------------------------
 
     def _of_name(self, name: ast.Name, path: tuple[Step, ...]) -> Residence | None:
-        if self._is_sent_backward(name):
+        if self.is_sent_backward(name):
             return Residence.DEVICE
         if self._facts.batches.on_host(name) is not None:
             return Residence.HOST
@@ -119,7 +120,7 @@ class Residences:
         stored = [self.of(value) for value in self._stored_in(name)]
         return _any([*found, *stored])
 
-    def _is_sent_backward(self, name: ast.Name) -> bool:
+    def is_sent_backward(self, name: ast.Name) -> bool:
         """Whether the same variable is a loss that goes backward, which only a tensor does."""
         tree = self._facts.tree
         for use in self._facts.names.uses(name):
@@ -175,7 +176,9 @@ class Residences:
         if assigned:
             return _any(self.of(value, (*inner, *path)) for value, inner in assigned)
         owner = self.of(node.value)
-        return owner if owner in (Residence.DEVICE, Residence.LIKELY) else None
+        if owner is Residence.DEVICE and node.attr not in _SAME_TENSOR:
+            return Residence.LIKELY  # an object that a network gives, with tensors among its attributes
+        return None if owner is Residence.HOST else owner
 
     def _of_subscript(self, node: ast.Subscript, path: tuple[Step, ...]) -> Residence | None:
         index = node.slice

@@ -18,6 +18,8 @@ from torchfix.facts.distribution import Distribution
 from torchfix.facts.effects import Effects
 from torchfix.facts.flow import Flow
 from torchfix.facts.forwards import Forwards
+from torchfix.facts.gradients import Gradients
+from torchfix.facts.graphs import Graphs
 from torchfix.facts.hazards import Hazards
 from torchfix.facts.kinds import Kinds
 from torchfix.facts.loaders import Loaders
@@ -25,6 +27,7 @@ from torchfix.facts.lockstep import Lockstep
 from torchfix.facts.loops import Loops
 from torchfix.facts.models import Models
 from torchfix.facts.names import Names
+from torchfix.facts.numbers import Numbers
 from torchfix.facts.optimizers import Optimizers
 from torchfix.facts.options import Options
 from torchfix.facts.placement import Placement
@@ -99,6 +102,11 @@ class Facts:
     def kinds(self) -> Kinds:
         """Tensors, dtypes and whole numbers."""
         return Kinds(self)
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Fractions, whole numbers and truths."""
+        return Numbers(self)
 
     @cached_property
     def writes(self) -> Writes:
@@ -184,6 +192,16 @@ class Facts:
     def forwards(self) -> Forwards:
         """The forward part of training loops."""
         return Forwards(self)
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """Where values go, and whether a gradient may flow back."""
+        return Gradients(self)
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """Which values carry a graph."""
+        return Graphs(self)
 
     @cached_property
     def precision(self) -> Precision:

@@ -119,6 +119,64 @@ class Cadence:
                 self._functions[function] = Iteration(iteration.facts, iteration.loop, iteration.kind, iteration.call or call)
         return self._functions[function]
 
+    def seldom(self, node: ast.AST, loop: LoopNode) -> ast.If | None:
+        """The innermost ``if`` in a loop by which a place runs on few of its iterations, in every process and run alike.
+
+        Its condition asks for a remainder (``step % 50 == 0``), or for one step by its number (``step == 0``).
+        """
+        inner = node
+        for outer in self._facts.tree.ancestors(node):
+            if outer is loop:
+                return None
+            if isinstance(outer, ast.If) and inner in outer.body and self._is_seldom(outer.test, loop):
+                return outer
+            inner = outer
+        return None
+
+    def _is_seldom(self, test: ast.expr, loop: LoopNode) -> bool:
+        match test:
+            case ast.BoolOp(op=ast.And()):
+                return any(self._is_seldom(value, loop) for value in test.values)
+            case ast.BoolOp():
+                return all(self._is_seldom(value, loop) for value in test.values)
+            case ast.UnaryOp(op=ast.Not(), operand=ast.BinOp(op=ast.Mod(), right=divisor)):
+                return not is_constant(divisor, 1)
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                return any(self._takes_remainder(side) or self._counts_steps(side, loop) for side in (left, right))
+            case ast.Compare(left=left, ops=[ast.In()]):
+                return self._counts_steps(left, loop)
+            case ast.Name():
+                values = [binding.value for binding in self._facts.flow.reaching(test) if binding.how is Bound.ASSIGN and not binding.path]
+                return bool(values) and all(value is not None and self._is_seldom(value, loop) for value in values)
+        return False
+
+    @staticmethod
+    def _takes_remainder(side: ast.expr) -> bool:
+        return isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) and not is_constant(side.right, 1)
+
+    def _counts_steps(self, side: ast.expr, loop: LoopNode) -> bool:
+        """Whether an expression is the number of the step, give or take a constant."""
+        if isinstance(side, ast.BinOp) and isinstance(side.right, ast.Constant) and isinstance(side.op, (ast.Add, ast.Sub)):
+            side = side.left
+        counter = self.counter(loop)
+        return isinstance(side, ast.Name) and counter is not None and counter.id == side.id and self._facts.names.same(side, counter)
+
+    def counter(self, loop: LoopNode) -> ast.Name | None:
+        """The variable that numbers the steps of a loop from 0 or 1: of ``enumerate`` or ``range``, through progress bars."""
+        if not isinstance(loop, ast.For):
+            return None
+        call = self._facts.values.single(loop.iter)
+        made = call.node if call is not None and call.facts is self._facts and not call.path else None
+        counts = made is not None and isinstance(made, ast.Call) and self._facts.calls.meaning(made)
+        first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) and counts == "builtins.enumerate" else loop.target
+        known = isinstance(first, ast.Name) and counts in ("builtins.enumerate", "builtins.range")
+        return first if known and isinstance(first, ast.Name) and self._is_bound_once(first, loop) else None
+
+    def _is_bound_once(self, name: ast.Name, loop: LoopNode) -> bool:
+        """Whether nothing in a loop's body binds the variable of its header anew."""
+        inside = (item for item in self._facts.names.bindings(name) if item.node is not loop)
+        return not any(self._facts.tree.is_within(item.node, loop) for item in inside)
+
     def _skips_before(self, node: ast.AST) -> Iterator[ast.expr]:
         """The tests of ``if step % 10: continue`` in front of a statement, in its block."""
         if not isinstance(node, ast.stmt):

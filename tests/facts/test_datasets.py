@@ -225,6 +225,12 @@ def test_what_makes_code_unfit_is_found_where_it_stands(text: str, expected: str
             own(make="self.order = np.random.RandomState(0).permutation(8)\nself.x = self.order"), "GENERATOR", id="used in making"
         ),
         pytest.param(own("if self.h is None:\n    self.h = 1\nreturn self.x[i]", "self.h = None"), "STATE", id="made once for itself"),
+        pytest.param("N = 3\n" + own("global N\nreturn self.x[i] * N"), "STATE", id="global that is only read"),
+        pytest.param(
+            "class Box:\n    def __init__(self, x):\n        if x:\n            self.x = x\n" + own("return Box(self.x[i])"),
+            "STATE",
+            id="object made for each sample",
+        ),
         pytest.param(own("self.now = i\nreturn self.x[self.now]"), "STATE", id="set anew for each sample"),
         pytest.param(own("row = dict(self.x[i])\nrow['a'] = 1\nreturn row"), "STATE", id="copy changed"),
         pytest.param(own("rows = []\nrows.append(i)\nreturn rows"), "STATE", id="local list"),
@@ -352,6 +358,15 @@ def test_class_chosen_by_a_dictionary_counts_as_all_of_them() -> None:
         DataLoader(made())
     """
     assert {"RANDOM", "DEVICE"} <= traits_of(text)
+    trainer = """
+        class Trainer:
+            def __init__(self, name):
+                self.kind = {"a": A, "b": B}[name]
+                self.loader = DataLoader(self.kind())
+    """
+    held = textwrap.dedent(text).partition("made =")[0] + textwrap.dedent(trainer)
+    assert {"RANDOM", "DEVICE"} <= traits_of(held)
+    assert "UNSEEN" not in traits_of(held)
 
 
 def test_collate_function_is_read_as_function_method_and_object() -> None:

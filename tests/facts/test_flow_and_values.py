@@ -152,6 +152,8 @@ def test_default_is_read_in_the_function_s_own_file() -> None:
         pytest.param("d = {'a': 1}\nd['b'], c = 2, 3\nuse(d['b'])", ["d['b']"], id="unpacked into"),
         pytest.param("d = {'a': 1, 'b': 2}\nuse(d['b'])", ["2"], id="constant key"),
         pytest.param("d = {'a': 1, 'b': 2}\nuse(d[k])", ["1", "2"], id="any key"),
+        pytest.param("d = {'a': 1, 'b': 2, 'c': 3}\nfor k in ['a', 'b']:\n    use(d[k])", ["1", "2"], id="key that a loop gives"),
+        pytest.param("d = {'a': 'a'}\nk = d[k]\nk = d[k]\nuse(d[k])", ["'a'"], id="key out of the table itself"),
         pytest.param("d = {k: make(k) for k in keys}\nuse(d['a'])", ["make(k)"], id="comprehension"),
         pytest.param("d = {}\nd['a'] = 1\nd[k] = 2\nd['b'] = 3\nuse(d['a'])", ["1", "2"], id="stored"),
         pytest.param(

@@ -223,3 +223,10 @@ def test_frameworks_are_named_as_people_know_them() -> None:
     """An import tells who owns the training loop; a relative import of the same name does not."""
     facts = facts_of("import pytorch_lightning as pl\nfrom accelerate import Accelerator\nfrom .lightning import x\n")
     assert facts.regions.frameworks() == ("Lightning", "Accelerate")
+
+
+def test_loader_or_nothing_is_the_loader() -> None:
+    """Where a variable holds a loader or None, what iterates it iterates the loader."""
+    text = "from torch.utils.data import DataLoader\n\ndef run(loader):\n    for x in loader: ...\n\nrun(DataLoader([1]))\nrun(None)\n"
+    facts = facts_of(text)
+    assert list(facts.loaders.by_loop.values()) == [facts.loaders.all]

@@ -126,7 +126,7 @@ class Loaders:
         return tuple(Loader(self._facts, call) for call in self._facts.calls.to(DATA_LOADER))
 
     def of(self, expression: ast.expr) -> tuple[Loader, ...] | None:
-        """The loaders that an expression may be; None where it is not surely one."""
+        """The loaders that an expression may be, or None that nothing can iterate; None where it may be something else."""
         return self._of_values(self._facts.values.of(expression), ())
 
     @staticmethod
@@ -134,6 +134,8 @@ class Loaders:
         found = []
         for value in values or ():
             call, facts = value.node, value.facts
+            if isinstance(call, ast.Constant) and call.value is None:
+                continue
             if value.path != path or not isinstance(call, ast.Call) or facts.calls.meaning(call) != DATA_LOADER:
                 return None
             found.append(Loader(facts, call))

@@ -236,7 +236,8 @@ class Reader:
             if traits.outlives_sample(facts, node.value):
                 self.note(Trait.STATE, facts, node)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            self.note(Trait.STATE, facts, node)
+            if any(_rebinds(facts, node, name) for name in node.names):
+                self.note(Trait.STATE, facts, node)
         elif isinstance(node, (*LOOPS, *COMPREHENSIONS)) or (isinstance(node, ast.BinOp) and not _is_in_index(facts, node)):
             self.note(Trait.WORK, facts, node)
 
@@ -249,7 +250,9 @@ class Reader:
                 if method is not None and method[1].decorator_list:
                     self.function(*method, within)  # a property
         elif own and within is not None and isinstance(facts.tree.statement(node), ast.Assign):
-            self._written.append((within, facts, node))
+            function = facts.tree.function(node)
+            if function is not None and function.name != "__init__":  # there an object is made, and nothing remembered
+                self._written.append((within, facts, node))
         elif own or traits.outlives_sample(facts, node.value):
             self.note(Trait.STATE, facts, node)
 
@@ -262,6 +265,7 @@ class Reader:
             if binding.how is Bound.AUGMENTED:
                 self.note(Trait.STATE, facts, name)
             elif binding.how is Bound.ASSIGN and binding.value is not None:
+                self.note(Trait.VARIABLE, facts, name)
                 if facts.tree.function(binding.node) is not None or facts.program.is_guarded(binding.node):
                     self.note(Trait.MAIN_ONLY, facts, name)
                 for trait, _ in traits.of_kept(Origin(facts, binding.value)):
@@ -390,6 +394,13 @@ def _is_own(facts: Facts, expression: ast.expr) -> bool:
     return of_class and bool(function.args.args) and function.args.args[0].arg == expression.id
 
 
+def _rebinds(facts: Facts, declared: ast.Global | ast.Nonlocal, name: str) -> bool:
+    """Whether the function that declares a variable to be an outer one binds it, rather than only reading it."""
+    found = facts.names.lookup(name, declared)
+    function = facts.tree.function(declared)
+    return found is None or any(facts.tree.function(binding.node) is function for binding in found[1])
+
+
 def _is_in_index(facts: Facts, node: ast.AST) -> bool:
     """Whether a node is a part of an index, where arithmetic is about places rather than values."""
     inner = node
@@ -417,7 +428,8 @@ def _classes(facts: Facts, called: ast.expr, within: Instance | None) -> list[De
     if isinstance(called, ast.Subscript):
         held = [(origin, origin.node) for origin in origins_of(facts, called.value, within) or () if isinstance(origin.node, ast.Dict)]
         return [found for origin, node in held for value in node.values for found in _classes(origin.facts, value, origin.within)]
-    if isinstance(called, ast.Name) and facts.names.qualified(called) is None:
+    own = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and facts.is_self(called.value)
+    if own or (isinstance(called, ast.Name) and facts.names.qualified(called) is None):
         origins = origins_of(facts, called, within) or ()
         return [found for origin in origins if origin.node is not called for found in _classes(origin.facts, origin.node, origin.within)]
     return []

@@ -42,6 +42,7 @@ class Trait(enum.Enum):
     OPENCV = "uses OpenCV"
     WORK = "does more than index memory"
     ASKS_WORKER = "asks which worker it runs in"
+    VARIABLE = "reads a variable of its module"
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Tree:
         self.functions: list[Function] = []
         self.classes: list[ast.ClassDef] = []
         self.loops: list[LoopNode] = []
+        self.comprehensions: list[ast.comprehension] = []
         self.imports: list[ast.Import | ast.ImportFrom] = []
         self._parents: dict[ast.AST, ast.AST] = {}
         self._first: dict[ast.AST, int] = {}  # a node's number in the order of the walk
@@ -80,6 +81,8 @@ class Tree:
             self.classes.append(node)
         elif isinstance(node, LOOPS):
             self.loops.append(node)
+        elif isinstance(node, ast.comprehension):
+            self.comprehensions.append(node)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             self.imports.append(node)
 

@@ -121,18 +121,19 @@ class Values:
         return found
 
     def _entry(self, node: ast.Subscript, path: tuple[Step, ...], seen: frozenset[int], depth: int) -> list[Value] | None:
-        """An entry of a dictionary that the file writes out: the one of a constant key, else any of them."""
+        """An entry of a dictionary that the file writes out: those of the keys that are asked for, any where these are not known."""
         tables = self._follow(node.value, (), seen, depth + 1) if isinstance(node.value, (ast.Name, ast.Attribute)) else None
+        asked = self._constants(node.slice, seen, depth)
         entries: list[tuple[Facts, ast.expr]] = []
         for table in tables or ():
             written = _written_entries(table.node) if not table.path else None
             if written is None:
                 return [Value(self._facts, node, path)]
-            entries += [(table.facts, value) for key, value in written if _may_be_key(key, node.slice)]
+            entries += [(table.facts, value) for key, value in written if _may_be_key(key, asked)]
         stored = self._stored_entries(node.value)
         if not tables or stored is None:
             return [Value(self._facts, node, path)]
-        entries += [(self._facts, value) for key, value in stored if _may_be_key(key, node.slice)]
+        entries += [(self._facts, value) for key, value in stored if _may_be_key(key, asked)]
         found: list[Value] = []
         for facts, value in entries:
             values = facts.values._follow(value, path, seen, depth + 1)
@@ -140,6 +141,12 @@ class Values:
                 return None
             found += values
         return found or [Value(self._facts, node, path)]
+
+    def _constants(self, node: ast.expr, seen: frozenset[int], depth: int) -> list[object] | None:
+        """The constants that an expression may be (``for phase in ["train", "val"]``), None where it may be something else."""
+        values = self._follow(node, (), seen, depth + 1)
+        constants = [value.node.value for value in values or () if isinstance(value.node, ast.Constant) and not value.path]
+        return constants if values and len(constants) == len(values) else None
 
     def _stored_entries(self, table: ast.expr) -> list[tuple[ast.expr | None, ast.expr]] | None:
         """What ``table[key] = value`` adds in this file; None where entries come in another way."""
@@ -355,9 +362,9 @@ def _written_entries(table: ast.AST) -> list[tuple[ast.expr | None, ast.expr]] |
     return None
 
 
-def _may_be_key(written: ast.expr | None, asked: ast.expr) -> bool:
-    """Whether a written key may be the one that is asked for: two different constants are not."""
-    return not isinstance(written, ast.Constant) or not isinstance(asked, ast.Constant) or written.value == asked.value
+def _may_be_key(written: ast.expr | None, asked: list[object] | None) -> bool:
+    """Whether a written key may be one of those that are asked for: two different constants are not."""
+    return not isinstance(written, ast.Constant) or asked is None or written.value in asked
 
 
 def _root(node: ast.expr) -> ast.Name | None:

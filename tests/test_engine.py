@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.editing import transform
-from torchfix import engine
+from torchfix import stages
 from torchfix.draft import Draft
 from torchfix.edits import AddImport, InsertBefore, PlacedEdit, Replace, SetArgument, Wrap
 from torchfix.engine import EngineSettings, fix
@@ -340,7 +340,7 @@ def test_text_that_is_not_what_was_intended_is_never_written(monkeypatch: pytest
     def wrong(source: SourceFile, edits: tuple[PlacedEdit, ...]) -> Draft:
         return Draft.kept(source.text).rewritten(source.text.replace("f()", "f(k=2)"))
 
-    monkeypatch.setattr(engine, "apply", wrong)
+    monkeypatch.setattr(stages, "apply", wrong)
     result = fixed("f()\n", ARGUMENT)
     assert (result.outcome, result.after) == (Outcome.FAILED, b"f()\n")
     assert result.reason is not None

@@ -117,7 +117,7 @@ def test_a_file_that_kills_its_process_fails_alone(folder: Path, monkeypatch: py
     """When a process dies, each of its files is tried again apart, and the deadly one is named."""
     lay(folder, a=TOY, b=TOY, killer=TOY, z=TOY)
     monkeypatch.setattr(running, "_POOL_BYTES", 0)
-    monkeypatch.setattr(running, "_fix_some", kill_oneself)
+    monkeypatch.setattr(running, "_advance_some", kill_oneself)
 
     results = run(["."], Mode.LIST, Settings(jobs=2)).results
 

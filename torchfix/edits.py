@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -129,6 +130,28 @@ ImportEdit: TypeAlias = AddImport | RemoveImport
 Edit: TypeAlias = ArgumentEdit | Replace | StatementEdit | AddParameter | ImportEdit
 PlacedEdit: TypeAlias = ArgumentEdit | Replace | StatementEdit | AddParameter
 """An edit that names its nodes; :mod:`torchfix.imports` turns import edits into such ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """Edits of another file of the project, made together with those of a finding's own file or not at all.
+
+    Args:
+        path: the other file, POSIX, relative to the project's root.
+        edits: they name nodes of the tree that the project holds for it (``facts.project.file(path)``).
+    """
+
+    path: str
+    edits: tuple[Edit, ...]
+
+
+def by_file(home: str, edits: Iterable[tuple[str, Edit]]) -> tuple[tuple[Edit, ...], tuple[Elsewhere, ...]]:
+    """Edits with the paths of their files, as a finding carries them: those of its own file, and those of others by path."""
+    found: dict[str, list[Edit]] = defaultdict(list)
+    for path, edit in edits:
+        found[path].append(edit)
+    own = tuple(found.pop(home, ()))
+    return own, tuple(Elsewhere(path, tuple(found[path])) for path in sorted(found))
 
 
 def hole(name: str) -> str:

@@ -6,30 +6,24 @@ transform has anything to change. Nothing here touches a disk or a screen.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
-from torchfix.apply import apply
-from torchfix.draft import Draft
 from torchfix.facts import Facts
 from torchfix.facts.project import Project
-from torchfix.imports import placed
-from torchfix.layout import Layout
 from torchfix.plan import Plan, plan
-from torchfix.proof import ProofError, prove
 from torchfix.result import Note, Outcome, Reason, Result
 from torchfix.source import SourceError, SourceFile
+from torchfix.spanning import Answer, Grounds, Proposal, propose
+from torchfix.stages import REPORT, Failure, Stage, Version, names
 from torchfix.style import Style, formatted
-from torchfix.suppress import Suppression, forbidding, suppressions
+from torchfix.suppress import forbidding, suppressions
 from torchfix.transform import Effect, Finding, Held, Risk, Selected
 
 ROUNDS = 5
 """How often the file may be changed before it counts as never quiet."""
 
 _ADVICE = Held("advice", "this rule only advises")
-_REPORT = "please report it; the file is as it was"
 
 
 @dataclass(frozen=True)
@@ -49,16 +43,8 @@ class EngineSettings:
     gates: bool = True
 
 
-class _Failure(Exception):
-    """The file cannot be changed as a whole."""
-
-    def __init__(self, code: str, text: str, help: str = "") -> None:
-        super().__init__(text)
-        self.reason = Reason(code, text, help)
-
-
 def fix(path: str, data: bytes, project: Project, selected: Sequence[Selected], settings: EngineSettings) -> Result:
-    """What becomes of one file. Never raises: a fault of ours fails the file, with its text untouched.
+    """What becomes of one file by itself, where no other one may change. Never raises.
 
     Args:
         path: as the user gave it.
@@ -67,45 +53,35 @@ def fix(path: str, data: bytes, project: Project, selected: Sequence[Selected], 
         selected: the transforms of this run.
         settings: what the run allows.
     """
+    answer = advance(path, data, project, selected, settings, Grounds(files={}))
+    assert isinstance(answer, Result), "nothing is proposed to files that may not change"
+    return answer
+
+
+def advance(
+    path: str, data: bytes, project: Project, selected: Sequence[Selected], settings: EngineSettings, grounds: Grounds
+) -> Answer:
+    """What becomes of one file, or what its findings ask of other files before it can go on.
+
+    Never raises: a fault of ours fails the file, with its text untouched. Arguments as for :func:`fix`.
+
+    Args:
+        project: the user's files, with those texts that ``grounds`` gives them.
+        grounds: which other files may change, and how far they have come.
+    """
     project.forget()
-    work = _Work(path, data, project, selected, settings)
+    work = _Work(path, data, project, selected, settings, grounds)
     try:
-        return work.result()
+        return work.answer()
     except SourceError as error:
         return work.failed(Reason(error.code, error.text, error.help))
-    except _Failure as failure:
+    except Failure as failure:
         return work.failed(failure.reason)
     except RecursionError:
         return work.failed(Reason("too-deep", "the code is nested too deeply", "split the expression or the chain of elif"))
     except Exception as error:  # the one broad catch: a fault in one file must not stop the others
         words = f"{work.step}: {type(error).__name__}: {error}"
-        return work.failed(Reason("internal", f"an error of torchfix itself, in {words}", _REPORT))
-
-
-@dataclass(frozen=True)
-class _Version:
-    """The text that a round looks at, and how it came from the author's."""
-
-    author: SourceFile
-    draft: Draft
-    project: Project
-
-    @cached_property
-    def facts(self) -> Facts:
-        return self.project.facts(replace(self.author, text=self.draft.text))
-
-    @property
-    def source(self) -> SourceFile:
-        """The text whose nodes the facts speak of."""
-        return self.facts.source
-
-    @cached_property
-    def layout(self) -> Layout:
-        return Layout(self.source)
-
-    def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node of this text stands in the author's."""
-        return self.draft.origin(*self.layout.span(node))
+        return work.failed(Reason("internal", f"an error of torchfix itself, in {words}", REPORT))
 
 
 @dataclass(frozen=True)
@@ -114,7 +90,7 @@ class _Look:
 
     plan: Plan
     notes: tuple[Note, ...]
-    used: tuple[Suppression, ...]
+    proposals: tuple[Proposal, ...]
 
 
 class _Work:
@@ -122,40 +98,55 @@ class _Work:
 
     Attributes:
         step: what is being done, for the message of an unforeseen error.
+        used: where the author's comments stand that forbade something.
     """
 
-    def __init__(self, path: str, data: bytes, project: Project, selected: Sequence[Selected], settings: EngineSettings) -> None:
+    def __init__(
+        self, path: str, data: bytes, project: Project, selected: Sequence[Selected], settings: EngineSettings, grounds: Grounds
+    ) -> None:
         self.path = path
         self.data = data
         self.project = project
         self.selected = selected
         self._transforms = {chosen.transform.name: chosen.transform for chosen in selected}
         self.settings = settings
+        self.grounds = grounds
+        self.used: set[int] = set()
         self.step = "reading"
 
     def failed(self, reason: Reason) -> Result:
         return Result(self.path, Outcome.FAILED, self.data, self.data, reason=reason)
 
-    def result(self) -> Result:
-        if not self._concerned(self.data):
+    def answer(self) -> Answer:
+        begun = self.grounds.stages.get(self.project.relative(self.path))
+        if begun is None and not self._concerned(self.data):
             return Result(self.path, Outcome.CLEAN, self.data, self.data)
         author = SourceFile.from_bytes(self.path, self.data)
-        version = _Version(author, Draft.kept(author.text), self.project)
-        fixed: list[Note] = []
-        used: set[int] = set()
+        if begun is not None and begun.author.text != author.text:
+            raise Failure("changed-meanwhile", "the file changed while torchfix ran; it is left as it is", "run again")
+        version = Version(replace(begun, author=author) if begun is not None else Stage.first(author), self.project)
+        self.used = set(version.stage.used)
         for changes in range(ROUNDS + 1):
             look = self._look(version)
-            used.update(version.draft.origin(comment.offset, comment.offset)[0] for comment in look.used)
+            if look.proposals:
+                return look.proposals
             if not look.plan.accepted:
                 break
             if changes == ROUNDS:
-                words = f"{_names(look.plan)} found something new after each of {ROUNDS} rounds"
-                raise _Failure("not-quiet", words, "select the rules one at a time")
-            fixed += [_note(finding, group, "fixed", version) for finding, group in self._grouped(look.plan.accepted)]
-            version = self._changed(version, look.plan)
-        notes = tuple(sorted([*_once(fixed), *look.notes], key=lambda note: (note.line, note.column, note.rule)))
-        unused = tuple((comment.line, comment.words) for comment in suppressions(author) if comment.offset not in used)
-        after = self._written(version) if fixed else self.data
+                words = f"{names(look.plan)} found something new after each of {ROUNDS} rounds"
+                raise Failure("not-quiet", words, "select the rules one at a time")
+            self.step = "applying"
+            fixed = [version.note(finding, group, "fixed") for finding, group in self._grouped(look.plan.accepted)]
+            after = version.changed(look.plan)
+            version = replace(after, stage=replace(after.stage, fixed=(*version.stage.fixed, *fixed)))
+        return self._result(version, look.notes)
+
+    def _result(self, version: Version, left: Iterable[Note]) -> Result:
+        """What became of the file, from its last version and notes of what was left alone there."""
+        author, stage = version.stage.author, version.stage
+        notes = tuple(sorted([*_once(stage.fixed), *left], key=lambda note: (note.line, note.column, note.rule)))
+        unused = tuple((comment.line, comment.words) for comment in suppressions(author) if comment.offset not in self.used)
+        after = self._written(version) if stage.draft.text != author.text else self.data
         return Result(self.path, Outcome.CHANGED if after != self.data else Outcome.CLEAN, self.data, after, notes, None, unused)
 
     def _concerned(self, data: bytes) -> list[Selected]:
@@ -168,27 +159,34 @@ class _Work:
         """Findings with their rules' groups."""
         return ((finding, self._transforms[finding.transform].group) for finding in findings)
 
-    def _look(self, version: _Version) -> _Look:
-        """What may be changed in one version, and notes of what is left alone."""
+    def _look(self, version: Version) -> _Look:
+        """What may be changed in a version, what of it asks for other files, and notes of what is left alone."""
         comments = suppressions(version.source)
         possible: list[Finding] = []
+        spanning: list[tuple[Finding, str]] = []
         notes: list[Note] = []
-        used: list[Suppression] = []
         for finding, group in self._grouped(self._findings(version.facts)):
             forbidden = forbidding(comments, version.layout, finding.node, (finding.transform, group))
             held = finding.held or self._holding(finding)
-            used += forbidden
+            self.used.update(version.stage.draft.origin(comment.offset, comment.offset)[0] for comment in forbidden)
             if forbidden:
-                notes.append(_note(finding, group, "suppressed", version))
+                notes.append(version.note(finding, group, "suppressed"))
             elif held is not None:
-                notes.append(_note(finding, group, "held", version, held))
+                notes.append(version.note(finding, group, "held", held))
+            elif finding.elsewhere:
+                spanning.append((finding, group))
             else:
                 possible.append(finding)
+        self.step = "changing several files"
+        used = frozenset(self.used)
+        asked = [(finding, group, propose(finding, group, version, used, self.grounds)) for finding, group in spanning]
+        notes += [version.note(finding, group, "held", held) for finding, group, held in asked if isinstance(held, Held)]
         self.step = "planning"
         planned = plan(possible, version.source)
         reasons = {deferred.finding: deferred.reason for deferred in planned.deferred}
-        notes += [_note(finding, group, "held", version, reasons[finding]) for finding, group in self._grouped(reasons)]
-        return _Look(planned, tuple(notes), tuple(used))
+        notes += [version.note(finding, group, "held", reasons[finding]) for finding, group in self._grouped(reasons)]
+        proposals = tuple(proposal for _, _, proposal in asked if isinstance(proposal, Proposal))
+        return _Look(planned, tuple(notes), proposals)
 
     def _findings(self, facts: Facts) -> Iterator[Finding]:
         source = facts.source
@@ -200,7 +198,7 @@ class _Work:
 
     def _holding(self, finding: Finding) -> Held | None:
         """Why this run leaves alone what its transform would change."""
-        if not finding.edits:
+        if not finding.edits and not finding.elsewhere:
             return _ADVICE
         if finding.risk > self.settings.risk:
             words = f"its risk is {finding.risk.word} and the run allows {self.settings.risk.word}"
@@ -212,36 +210,19 @@ class _Work:
             return Held("torch-too-old", words, f"raise the project's lower bound, or set it with --torch {transform.since}")
         return None
 
-    def _changed(self, version: _Version, planned: Plan) -> _Version:
-        """The version after a plan, proved."""
-        self.step = "applying"
-        edits = placed(version.source, planned.edits)
-        draft = apply(version.source, edits)
-        after = _Version(version.author, draft.over(version.draft), self.project)
-        self.step = "proving"
-        try:
-            prove(version.source.tree, edits, after.source)
-        except ProofError as error:
-            raise _Failure("proof", f"{error} (changed by {_names(planned)})", _REPORT) from error
-        return after
-
-    def _written(self, version: _Version) -> bytes:
+    def _written(self, version: Version) -> bytes:
         """The new bytes, in the target's format; read back, they must be the same text."""
         self.step = "formatting"
-        author = version.author
-        text = formatted(author, version.draft, self.settings.style, self.settings.format)
+        author = version.stage.author
+        text = formatted(author, version.stage.draft, self.settings.style, self.settings.format)
         try:
             data = author.encode(text)
         except UnicodeEncodeError as error:
             words = f"the new text does not fit the file's encoding {author.encoding}"
-            raise _Failure("encoding", words, "save the file as UTF-8") from error
+            raise Failure("encoding", words, "save the file as UTF-8") from error
         if SourceFile.from_bytes(self.path, data) != replace(author, text=text):
-            raise _Failure("proof", "the new bytes would be read as another text", _REPORT)
+            raise Failure("proof", "the new bytes would be read as another text", REPORT)
         return data
-
-
-def _names(planned: Plan) -> str:
-    return ", ".join(sorted({finding.transform for finding in planned.accepted}))
 
 
 def _once(fixed: Iterable[Note]) -> list[Note]:
@@ -253,27 +234,8 @@ def _once(fixed: Iterable[Note]) -> list[Note]:
         if first is not None:
             effects = tuple(effect.value for effect in Effect if effect.value in (*first.effects, *note.effects))
             risk = Risk.of(frozenset(Effect(word) for word in effects)).word
-            note = replace(first, effects=effects, risk=risk, notes=tuple(dict.fromkeys((*first.notes, *note.notes))))
+            words = tuple(dict.fromkeys((*first.notes, *note.notes)))
+            elsewhere = tuple(dict.fromkeys((*first.elsewhere, *note.elsewhere)))
+            note = replace(first, effects=effects, risk=risk, notes=words, elsewhere=elsewhere)
         found[key] = note
     return list(found.values())
-
-
-def _note(finding: Finding, group: str, outcome: str, version: _Version, held: Held | None = None) -> Note:
-    """A finding in the author's lines and columns."""
-    start, end = version.span(finding.node)
-    (line, column), (end_line, end_column) = version.author.position(start), version.author.position(end)
-    return Note(
-        rule=finding.transform,
-        group=group,
-        line=line,
-        column=column,
-        end_line=end_line,
-        end_column=end_column,
-        message=finding.message,
-        outcome=outcome,
-        risk=finding.risk.word,
-        effects=tuple(effect.value for effect in Effect if effect in finding.effects),
-        because=finding.because,
-        notes=finding.notes,
-        reason=None if held is None else Reason(held.code, held.text, held.help),
-    )

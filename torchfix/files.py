@@ -316,6 +316,14 @@ def read(path: str) -> bytes:
         raise FileError(_reason(error, "read")) from error
 
 
+def size(path: str) -> int:
+    """How many bytes a file holds; none where nobody can tell."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def read_if_there(path: str) -> bytes | None:
     """The bytes of a regular file, None where there is none that can be read."""
     try:

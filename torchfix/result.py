@@ -25,10 +25,22 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a finding changes another file than its own; lines and columns as in :class:`Note`."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True)
 class Note:
     """A finding without its nodes. Lines are 1-based and the author's; columns are 0-based characters.
 
     ``outcome`` is ``fixed``, ``held`` or ``suppressed``; ``risk`` and ``effects`` are the words that users read.
+    ``elsewhere`` are the places in other files that change with it, in all of them or in none.
     """
 
     rule: str
@@ -45,6 +57,7 @@ class Note:
     notes: tuple[str, ...] = ()
     reason: Reason | None = None
     cell: int | None = None
+    elsewhere: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -18,7 +18,8 @@ from torchfix.facts.project import Version
 from torchfix.files import FileError, Found
 from torchfix.result import Outcome, Reason, Result
 from torchfix.settings import Settings
-from torchfix.survey import Job, Survey
+from torchfix.spanning import Answer, Grounds, settle
+from torchfix.survey import Job, Members, Survey
 from torchfix.usage import UsageError
 from torchfix.writing import Undo, write_all
 
@@ -102,51 +103,80 @@ def _cores() -> int:
 
 def _fix_all(found: Sequence[Found], survey: Survey, processes: int) -> list[Result]:
     """The results of all files, in any order."""
-    results: list[Result] = []
-    left: list[tuple[int, Job]] = []
+    answers: dict[str, Answer] = {}
+    left: list[_Sized] = []
     for entry in found:
         try:
             data = files.read(entry.real)
         except FileError as error:
-            results.append(Result(entry.path, Outcome.FAILED, reason=error.reason))
+            answers[entry.path] = Result(entry.path, Outcome.FAILED, reason=error.reason)
             continue
         if survey.concerns(data):
-            left.append((len(data), survey.job(entry)))
+            left.append(_Sized(survey.job(entry), len(data)))
         else:
-            results.append(Result(entry.path, Outcome.CLEAN, data, data))
-    if processes == 1 or len(left) == 1 or sum(size for size, _ in left) < _POOL_BYTES:
-        return results + _fix_some([job for _, job in left])
-    left.sort(key=lambda sized: -sized[0])  # the largest first, so that none is left over at the end
-    return results + _fix_in_processes([job for _, job in left], min(processes, len(left)))
+            answers[entry.path] = Result(entry.path, Outcome.CLEAN, data, data)
+    answers |= _advance_all(left, processes)
+    roots = {sized.job.context.project.root for sized in left if not isinstance(answers[sized.job.path], Result)}
+    for members in (survey.members(root, found) for root in sorted(roots)):
+        answers |= _settled(members, answers, processes)
+    return [answer for answer in answers.values() if isinstance(answer, Result)]
 
 
-def _fix_some(jobs: Sequence[Job]) -> list[Result]:
-    results = []
+def _settled(members: Members, answers: Mapping[str, Answer], processes: int) -> dict[str, Result]:
+    """The results of one project's files, once no finding that spans several of them is new."""
+
+    def advance(names: Sequence[str], grounds: Grounds) -> Mapping[str, Answer]:
+        jobs = members.on(grounds, names)
+        found = _advance_all([_Sized(job, files.size(job.real)) for job in jobs], processes)
+        return {name: found[job.path] for name, job in zip(names, jobs)}
+
+    known = {name: answers[job.path] for name, job in members.jobs.items()}
+    return {result.path: result for result in settle(known, members.grounds, advance).values()}
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """A file to look at, and how many bytes it holds."""
+
+    job: Job
+    size: int
+
+
+def _advance_all(left: Sequence[_Sized], processes: int) -> dict[str, Answer]:
+    """The answers of some files by path, from this process or from several where that pays."""
+    jobs = [sized.job for sized in sorted(left, key=lambda sized: -sized.size)]  # the largest first, so that none is left over at the end
+    if processes == 1 or len(left) == 1 or sum(sized.size for sized in left) < _POOL_BYTES:
+        return {job.path: answer for job, answer in zip(jobs, _advance_some(jobs))}
+    return _advance_in_processes(jobs, min(processes, len(jobs)))
+
+
+def _advance_some(jobs: Sequence[Job]) -> list[Answer]:
+    answers: list[Answer] = []
     for job in jobs:
         try:
-            results.append(job.fix(files.read(job.real)))
+            answers.append(job.advance(files.read(job.real)))
         except FileError as error:
-            results.append(Result(job.path, Outcome.FAILED, reason=error.reason))
-    return results
+            answers.append(Result(job.path, Outcome.FAILED, reason=error.reason))
+    return answers
 
 
-def _fix_in_processes(jobs: Sequence[Job], processes: int) -> list[Result]:
-    """As :func:`_fix_some`; a file that kills the process that reads it fails alone."""
+def _advance_in_processes(jobs: Sequence[Job], processes: int) -> dict[str, Answer]:
+    """As :func:`_advance_some`, by path; a file that kills the process that reads it fails alone."""
     share = 4 * processes
     chunks = [jobs[start::share] for start in range(min(share, len(jobs)))]
-    results: list[Result] = []
+    answers: dict[str, Answer] = {}
     unfinished: list[Job] = []
     with ProcessPoolExecutor(processes, initializer=_end_with_the_run) as pool:
         try:
-            for chunk, future in [(chunk, pool.submit(_fix_some, chunk)) for chunk in chunks]:
+            for chunk, future in [(chunk, pool.submit(_advance_some, chunk)) for chunk in chunks]:
                 try:
-                    results += future.result()
+                    answers |= {job.path: answer for job, answer in zip(chunk, future.result())}
                 except BrokenProcessPool:
                     unfinished += chunk
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
-    return results + [_fix_apart(job) for job in unfinished]
+    return answers | {job.path: _advance_apart(job) for job in unfinished}
 
 
 def _end_with_the_run() -> None:
@@ -162,10 +192,10 @@ def _end_with_the_run() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def _fix_apart(job: Job) -> Result:
+def _advance_apart(job: Job) -> Answer:
     with ProcessPoolExecutor(1, initializer=_end_with_the_run) as pool:
         try:
-            return pool.submit(_fix_some, [job]).result()[0]
+            return pool.submit(_advance_some, [job]).result()[0]
         except BrokenProcessPool:
             reason = Reason("killed", "the process that read it was killed", "look at its size and at the memory that is left")
             return Result(job.path, Outcome.FAILED, reason=reason)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torchfix import engine, files, registry
 from torchfix.engine import EngineSettings
@@ -13,6 +14,7 @@ from torchfix.files import Found
 from torchfix.options import rule_options
 from torchfix.result import Result
 from torchfix.settings import Settings, black_style, tool_table
+from torchfix.spanning import Answer, Grounds, Neighbour
 from torchfix.style import Style
 from torchfix.transform import Selected
 from torchfix.usage import UsageError
@@ -20,11 +22,23 @@ from torchfix.usage import UsageError
 
 @dataclass(frozen=True)
 class Context:
-    """What the files of one project share."""
+    """What the files of one project share.
+
+    Args:
+        project: the user's files.
+        selected: the rules of the run.
+        settings: of the engine.
+        grounds: which files may change together, and how far they have come.
+    """
 
     project: Project
     selected: tuple[Selected, ...]
     settings: EngineSettings
+    grounds: Grounds = field(default_factory=Grounds)
+
+    def on(self, grounds: Grounds) -> Context:
+        """The same project where some files have changed."""
+        return replace(self, project=self.project.reading(grounds.texts), grounds=grounds)
 
 
 @dataclass(frozen=True)
@@ -41,9 +55,37 @@ class Job:
         """The rules that run on this file."""
         return tuple(choice for choice in self.context.selected if choice.transform.name not in self.ignored)
 
+    def advance(self, data: bytes) -> Answer:
+        """What becomes of the file when it holds these bytes, or what it asks of other files."""
+        context = self.context
+        return engine.advance(self.path, data, context.project, self.selected, context.settings, context.grounds)
+
     def fix(self, data: bytes) -> Result:
-        """What becomes of the file when it holds these bytes."""
+        """What becomes of the file by itself when it holds these bytes."""
         return engine.fix(self.path, data, self.context.project, self.selected, self.context.settings)
+
+    @property
+    def name(self) -> str:
+        """The file's path in its project."""
+        return self.context.project.relative(self.path)
+
+
+@dataclass(frozen=True)
+class Members:
+    """The files of one project that a run looks at, by their paths in it."""
+
+    context: Context
+    jobs: Mapping[str, Job]
+
+    @property
+    def grounds(self) -> Grounds:
+        """What is known of them before anything has changed."""
+        return Grounds({name: Neighbour(job.path, job.ignored) for name, job in self.jobs.items()})
+
+    def on(self, grounds: Grounds, names: Sequence[str]) -> list[Job]:
+        """Some of them, on new grounds."""
+        context = self.context.on(grounds)
+        return [replace(self.jobs[name], context=context) for name in names]
 
 
 class Survey:
@@ -69,14 +111,22 @@ class Survey:
 
     def job(self, found: Found) -> Job:
         """What the engine needs for one file."""
-        folder = os.path.dirname(found.real)
-        if folder not in self._roots:
-            self._roots[folder] = files.project_root(folder)
-        root, marked = self._roots[folder]
+        root, marked = self._root(found)
         if root not in self._contexts:
             self._contexts[root] = self._context(root, marked)
         ignored = frozenset(name for patterns, names in self._ignores if patterns.says(found.real) for name in names)
         return Job(found.path, found.real, self._contexts[root], ignored)
+
+    def members(self, root: str, found: Iterable[Found]) -> Members:
+        """The files of a project that was met, out of all that were found."""
+        jobs = [self.job(entry) for entry in found if self._root(entry)[0] == root]
+        return Members(self._contexts[root], {job.name: job for job in jobs})
+
+    def _root(self, found: Found) -> tuple[str, bool]:
+        folder = os.path.dirname(found.real)
+        if folder not in self._roots:
+            self._roots[folder] = files.project_root(folder)
+        return self._roots[folder]
 
     @property
     def torch(self) -> frozenset[Version | None]:

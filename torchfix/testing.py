@@ -6,13 +6,14 @@ For our own tests and for those of transforms that others write.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchfix import registry
-from torchfix.engine import EngineSettings, fix
+from torchfix.engine import EngineSettings, advance, fix
 from torchfix.facts.project import Project, Version
 from torchfix.result import Note, Outcome, Result
+from torchfix.spanning import Answer, Grounds, Neighbour, settle
 from torchfix.transform import Selected, Transform
 
 
@@ -43,6 +44,39 @@ def run_transform(
     project = Project.of_texts({path: text, **others}, torch)
     selected = [Selected(transform, transform.options(**options))]
     return fix(path, text.encode(), project, selected, settings or EngineSettings(format="off"))
+
+
+def run_on_program(
+    rule: str | Transform, texts: Mapping[str, str], *, torch: Version | None = None, settings: EngineSettings | None = None, **options: Any
+) -> dict[str, Result]:
+    """What one transform alone makes of a program of several files, by path.
+
+    Args:
+        rule: a transform or its name.
+        texts: the files by path; the common margin of each is taken away.
+        torch, settings, options: as in :func:`run_transform`.
+    """
+    transform = registry.find(rule) if isinstance(rule, str) else rule
+    data = {path: textwrap.dedent(text).encode() for path, text in texts.items()}
+    project = Project("", data.get, tuple(sorted(data)), torch)
+    selected = [Selected(transform, transform.options(**options))]
+
+    def look(names: Iterable[str], grounds: Grounds) -> dict[str, Answer]:
+        seen = project.reading(grounds.texts)
+        return {name: advance(name, data[name], seen, selected, settings or EngineSettings(format="off"), grounds) for name in names}
+
+    grounds = Grounds({path: Neighbour(path) for path in data})
+    return settle(look(data, grounds), grounds, look)
+
+
+def check_program(rule: str | Transform, before: Mapping[str, str], after: Mapping[str, str], **arguments: Any) -> tuple[Note, ...]:
+    """Check that a transform makes the files ``after`` of the files ``before``, and finds nothing more; gives the fixed findings."""
+    results = run_on_program(rule, before, **arguments)
+    for path, result in results.items():
+        assert result.after.decode() == textwrap.dedent(after[path]), f"{path}: {_words(result)}"
+    for path, result in run_on_program(rule, after, **arguments).items():
+        assert result.outcome is Outcome.CLEAN, f"a second run changes {path} again: {_words(result)}"
+    return tuple(note for path in sorted(results) for note in results[path].notes if note.outcome == "fixed")
 
 
 def check_noop(rule: str | Transform, text: str, **arguments: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchfix.edits import Edit
+from torchfix.edits import Edit, Elsewhere
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -79,6 +79,7 @@ class Finding:
         notes: sentences that the user must read before merging (a new launch command, how to undo a choice).
         held: the reason, in place of edits.
         transform: the rule's name; the engine fills it in.
+        elsewhere: the part of the change that other files of the project must take, each of them once.
     """
 
     node: ast.AST
@@ -89,6 +90,7 @@ class Finding:
     notes: tuple[str, ...] = ()
     held: Held | None = None
     transform: str = ""
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
     def risk(self) -> Risk:

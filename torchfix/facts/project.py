@@ -29,6 +29,17 @@ def _nothing(path: str) -> bytes | None:
     return None
 
 
+class _Overlay:
+    """What reads files, some of them as given here; a class so that it can cross processes."""
+
+    def __init__(self, below: Callable[[str], bytes | None], texts: Mapping[str, bytes]) -> None:
+        self._below = below
+        self._texts = texts
+
+    def __call__(self, path: str) -> bytes | None:
+        return self._texts[path] if path in self._texts else self._below(path)
+
+
 class Project:
     """One user's project.
 
@@ -76,6 +87,10 @@ class Project:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_facts": {}, "_sources": {}, "_trees": {}}
+
+    def reading(self, texts: Mapping[str, bytes]) -> Project:
+        """The same project where some files, by relative path, hold other bytes than the disk has."""
+        return Project(self.root, _Overlay(self.read, texts), self.paths, self.torch, self.python, self.forks)
 
     def relative(self, path: str) -> str:
         """A user's path as the project's own: POSIX, relative to the root; as given where it lies outside."""

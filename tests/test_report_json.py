@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from torchfix.report.json import document
-from torchfix.result import Note, Outcome, Reason, Result
+from torchfix.result import Note, Outcome, Place, Reason, Result
 from torchfix.version import VERSION
 
 FIXED = Note(
@@ -58,6 +59,7 @@ def test_every_field_of_a_finding() -> None:
                 "end_line": 48,
                 "end_column": 62,
                 "cell": None,
+                "elsewhere": [],
                 "message": "batches are loaded in the training process",
                 "outcome": "fixed",
                 "risk": "behavior",
@@ -68,6 +70,16 @@ def test_every_field_of_a_finding() -> None:
             }
         ],
     }
+
+
+def test_a_finding_of_several_files_names_its_other_places() -> None:
+    """It is listed once, in its own file; a file that only changes with it is listed without findings."""
+    note = replace(FIXED, elsewhere=(Place("main.py", 3, 4, 3, 9),))
+
+    own, other = parsed(Result("a.py", Outcome.CHANGED, b"", b"x", (note,)), Result("main.py", Outcome.CHANGED, b"", b"x"))["files"]
+
+    assert own["findings"][0]["elsewhere"] == [{"path": "main.py", "line": 3, "column": 4, "end_line": 3, "end_column": 9}]
+    assert (other["path"], other["outcome"], other["findings"]) == ("main.py", "changed", [])
 
 
 def test_a_clean_file_with_a_held_finding_is_listed() -> None:

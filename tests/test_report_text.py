@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
 from torchfix.report import exit_code, summary, text
 from torchfix.report.screen import Paint, printable
-from torchfix.result import Note, Outcome, Reason, Result
+from torchfix.result import Note, Outcome, Place, Reason, Result
 from torchfix.run import Mode, Run
 from torchfix.transform import Effect
 from torchfix.writing import Undo
@@ -62,6 +63,33 @@ def test_a_fixed_finding() -> None:
         "    process: other processes take part; what they need must be importable and picklable\n"
         "    note: start it under a main guard\n"
     )
+
+
+SPANNING = replace(FIXED, elsewhere=(Place("main.py", 12, 4, 12, 30), Place("main.py", 40, 8, 40, 9), Place("other.py", 3, 0, 3, 9)))
+
+
+def test_a_finding_of_several_files_is_told_once_with_its_other_places() -> None:
+    """Each place in another file stands indented under it."""
+    results = [Result("train.py", Outcome.CHANGED, b"", b"x", (SPANNING,)), Result("main.py", Outcome.CHANGED, b"", b"x")]
+
+    assert text.findings(results, PLAIN, verbose=False) == (
+        "train.py:47:15 loader-workers [behavior] batches are loaded in the training process\n"
+        "    process: other processes take part; what they need must be importable and picklable\n"
+        "    also: main.py:12:5\n"
+        "    also: main.py:40:9\n"
+        "    also: other.py:3:1\n"
+        "    note: start it under a main guard\n"
+    )
+
+
+def test_a_patch_of_several_files_says_which_belong_together() -> None:
+    """Beside a patch it is said that one file's change needs that of the others."""
+    result = Result("train.py", Outcome.CHANGED, b"", b"x", (SPANNING,))
+
+    assert list(summary.before_merging([result])) == [
+        "loader-workers: this change also needs that of main.py, other.py; merge all of it or none (train.py:47)",
+        "loader-workers: start it under a main guard (train.py:47)",
+    ]
 
 
 def test_a_held_finding() -> None:

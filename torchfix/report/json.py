@@ -15,8 +15,8 @@ SCHEMA = 1
 
 
 def document(results: Sequence[Result]) -> bytes:
-    """Every file that has a finding, was skipped or failed, and the counts; lines from 1, columns from 0."""
-    told = [result for result in results if result.notes or result.outcome in (Outcome.SKIPPED, Outcome.FAILED)]
+    """Every file that has a finding, changes, was skipped or failed, and the counts; lines from 1, columns from 0."""
+    told = [result for result in results if result.notes or result.outcome is not Outcome.CLEAN]
     whole = {
         "schema": SCHEMA,
         "version": VERSION,

@@ -74,7 +74,9 @@ def before_merging(results: Iterable[Result]) -> Iterator[str]:
     for result in results:
         for note in result.notes:
             if note.outcome == "fixed":
-                for words in note.notes:
+                others = dict.fromkeys(place.path for place in note.elsewhere)
+                joined = [f"this change also needs that of {', '.join(others)}; merge all of it or none"] if others else []
+                for words in (*joined, *note.notes):
                     places.setdefault((note.rule, words), []).append(f"{result.path}:{note.line}")
     for (rule, words), named in places.items():
         yield f"{rule}: {printable(words)} ({printable(_shortened(named))})"

@@ -542,6 +542,13 @@ def test_wraps_nest_and_carry_the_edits_inside() -> None:
     assert edited(source, edits) == read(expected).text
 
 
+def test_header_that_goes_on_with_statements() -> None:
+    """Statements behind the line that opens the block stand in front of the wrapped ones, at their depth."""
+    source = read("for x in y:\n\ta(x)  # why\n\tb(x)\n")
+    edit = Wrap(statement(source, "a"), statement(source, "b"), "if x:\n    c = int(c)\n    d()")
+    assert edited(source, [edit]) == "for x in y:\n\tif x:\n\t\tc = int(c)\n\t\td()\n\t\ta(x)  # why\n\t\tb(x)\n"
+
+
 def test_wrap_of_the_last_lines_of_a_file_without_line_end() -> None:
     """The last line stays without a line end, also where a footer follows."""
     source = read("a()\nb()")

@@ -241,7 +241,7 @@ class _Writer:
         """The lines of a wrap's statements, which end at an offset, under its header and one step deeper."""
         header = wrap.header.rstrip()
         last = header.splitlines()[-1]
-        indent = last[: len(last) - len(last.lstrip())] + "    "
+        indent = last[: len(last) - len(last.lstrip())] + ("    " if last.endswith(":") else "")
         margin = self._source.margin(wrap.first)
         lines = _lines_of(self._lines(f"{header}\n{indent}{_WRAPPED}\n{wrap.footer}", wrap.first).text)
         place = next(index for index, line in enumerate(lines) if line.strip() == _WRAPPED)

@@ -84,7 +84,8 @@ class Remove:
 class Wrap:
     """Indent the statements from ``first`` to ``last`` of one block under ``header`` (``with open(p) as f:``).
 
-    ``footer`` is what follows at the header's own depth, for instance ``"finally:\\n    close()"``.
+    The header may go on with statements that stand in front of the wrapped ones (``"if x:\\n    y()"``). ``footer`` is what
+    follows at the header's own depth, for instance ``"finally:\\n    close()"``.
     """
 
     first: ast.stmt

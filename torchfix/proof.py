@@ -192,7 +192,7 @@ def _with_parameter(arguments: ast.arguments, parameter: str) -> ast.arguments:
 def _wrapped(wrap: Wrap, body: list[ast.stmt]) -> list[ast.stmt]:
     header = wrap.header.rstrip()
     last = header.splitlines()[-1]
-    indent = last[: len(last) - len(last.lstrip())] + "    "
+    indent = last[: len(last) - len(last.lstrip())] + ("    " if last.endswith(":") else "")
     template = trees.module(f"{header}\n{indent}{_WRAPPED}\n{wrap.footer}")
     for node in ast.walk(template):
         for name, value in ast.iter_fields(node):

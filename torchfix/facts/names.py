@@ -38,6 +38,7 @@ _HOMES = {
     "torch.amp.autocast": "torch.autocast",
     "torch.amp.grad_scaler": "torch.amp",
     "torch.GradScaler": "torch.amp.GradScaler",
+    "torch.cuda.memory": "torch.cuda",
     "torch.cuda.amp.autocast_mode": "torch.cuda.amp",
     "torch.cuda.amp.grad_scaler": "torch.cuda.amp",
     "torch.autograd.anomaly_mode": "torch.autograd",

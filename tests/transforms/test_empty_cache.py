@@ -63,7 +63,7 @@ def changed(before: str, after: str) -> tuple[Note, ...]:
             id="before a second try",
         ),
         pytest.param(
-            f"def check():\n    for x, y in loader:\n        net(x)\n{LOOP}        if i % 9 == 0:\n            {CALL}\n            check()\n",
+            f"def run():\n    for x, y in loader:\n        net(x)\n{LOOP}        if i % 9 == 0:\n            {CALL}\n            run()\n",
             id="before a periodic evaluation",
         ),
         pytest.param(

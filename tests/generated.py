@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hypothesis import strategies as st
 
 from torchfix.edits import (
+    AddDecorator,
     AddImport,
     AddParameter,
     Edit,
@@ -131,7 +132,8 @@ def any_edits(source: SourceFile, chance: random.Random, count: int) -> Iterator
             last = block[chance.randrange(start, len(block))]
             yield chance.choice([Wrap(first, last, "with a as b:"), Wrap(first, last, "try:", "finally:\n    close()")])
         elif kind == 9 and functions:
-            yield AddParameter(chance.choice(functions), "new=None")
+            function = chance.choice(functions)
+            yield chance.choice([AddParameter(function, "new=None"), AddDecorator(function, "new.one()")])
         else:
             added = [AddImport("os"), AddImport("torch"), AddImport("torch.nn", "Linear"), AddImport("numpy")]
             yield chance.choice([*added, RemoveImport("os"), RemoveImport("re")])

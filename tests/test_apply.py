@@ -8,7 +8,7 @@ import pytest
 
 from tests.editing import call, edited, expression, function, read, statement
 from torchfix.apply import apply
-from torchfix.edits import AddParameter, InsertAfter, InsertBefore, Remove, RemoveArgument, Replace, SetArgument, Wrap
+from torchfix.edits import AddDecorator, AddParameter, InsertAfter, InsertBefore, Remove, RemoveArgument, Replace, SetArgument, Wrap
 from torchfix.source import SourceFile
 
 
@@ -612,6 +612,22 @@ def test_added_parameter_leaves_decorator_and_body_their_edits() -> None:
     source = read("@d(1)\ndef f(a=g(2)):\n    h(3)\n")
     edits = [AddParameter(function(source, "f"), "p=None"), *(SetArgument(call(source, name), "k", "v") for name in "dgh")]
     assert edited(source, edits) == "@d(1, k=v)\ndef f(a=g(2, k=v), p=None):\n    h(3, k=v)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("def f(): pass\n", "@d()\ndef f(): pass\n", id="plain"),
+        pytest.param("async def f(): pass\n", "@d()\nasync def f(): pass\n", id="async"),
+        pytest.param("class C:\n\n\t@a  # why\n\t# between\n\tdef f(self): pass\n", None, id="behind the others"),
+        pytest.param("# about f\ndef f():\r\n    pass\r\n", "# about f\n@d()\r\ndef f():\r\n    pass\r\n", id="line ends"),
+    ],
+)
+def test_added_decorator(before: str, after: str | None) -> None:
+    """F91: a decorator goes right above the function; comments keep their lines."""
+    source = read(before)
+    expected = after if after is not None else before.replace("\tdef", "\t@d()\n\tdef")
+    assert edited(source, [AddDecorator(function(source, "f"), "d()")]) == expected
 
 
 def test_f69_line_ends_stay() -> None:

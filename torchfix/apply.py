@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torchfix import trees
 from torchfix.draft import Draft
 from torchfix.edits import (
+    AddDecorator,
     AddParameter,
     InsertAfter,
     InsertBefore,
@@ -225,6 +226,11 @@ class _Writer:
                 draft = self._filled(edit, laid[: len(laid) - len(source.newline)])
                 return [_Site(self._layout.start(statement), source.span(statement)[1], draft)]
         sites = self._below(statement)
+        for edit in edits:
+            if isinstance(edit, AddDecorator):
+                above = source.line_start(statement.lineno)
+                sites.append(_Site(above, above, Draft.new(f"{source.margin(statement)}@{edit.decorator}{source.newline}")))
+        sites.sort(key=lambda site: (site.start, site.end))
         parameters = [edit.parameter for edit in edits if isinstance(edit, AddParameter)]
         if parameters:
             from torchfix import segments  # LibCST is slow to import

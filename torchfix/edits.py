@@ -106,6 +106,14 @@ class AddParameter:
 
 
 @dataclass(frozen=True, eq=False)
+class AddDecorator:
+    """Put a decorator, written without its ``@``, right above ``function``, inside the decorators that it has."""
+
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+    decorator: str
+
+
+@dataclass(frozen=True, eq=False)
 class AddImport:
     """Make ``import module``, or ``from module import name``, hold at module level; nothing if it already does."""
 
@@ -128,8 +136,9 @@ class RemoveImport:
 ArgumentEdit: TypeAlias = SetArgument | RemoveArgument
 StatementEdit: TypeAlias = InsertBefore | InsertAfter | Remove | Wrap
 ImportEdit: TypeAlias = AddImport | RemoveImport
-Edit: TypeAlias = ArgumentEdit | Replace | StatementEdit | AddParameter | ImportEdit
-PlacedEdit: TypeAlias = ArgumentEdit | Replace | StatementEdit | AddParameter
+FunctionEdit: TypeAlias = AddParameter | AddDecorator
+Edit: TypeAlias = ArgumentEdit | Replace | StatementEdit | FunctionEdit | ImportEdit
+PlacedEdit: TypeAlias = ArgumentEdit | Replace | StatementEdit | FunctionEdit
 """An edit that names its nodes; :mod:`torchfix.imports` turns import edits into such ones."""
 
 
@@ -171,5 +180,5 @@ def places(edit: PlacedEdit) -> tuple[ast.expr | ast.stmt, ...]:
             return (edit.statement,)
         case Wrap():
             return (edit.first, edit.last)
-        case AddParameter():
+        case AddParameter() | AddDecorator():
             return (edit.function,)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchfix.edits import (
+    AddDecorator,
     AddImport,
     AddParameter,
     Edit,
@@ -145,7 +146,7 @@ def _needs_own_lines(edit: PlacedEdit) -> bool:
     if isinstance(edit, Replace) and isinstance(edit.node, ast.stmt):
         new = ast.parse(edit.code).body
         return len(new) != 1 or isinstance(new[0], Compound) or isinstance(edit.node, Compound)
-    return isinstance(edit, (InsertBefore, InsertAfter, Remove, Wrap))
+    return isinstance(edit, (InsertBefore, InsertAfter, Remove, Wrap, AddDecorator))
 
 
 def _loses_comment(edit: PlacedEdit, layout: Layout) -> bool:
@@ -257,5 +258,7 @@ def _meaning(edit: Edit) -> object:
             return (Wrap, edit.first, edit.last, edit.header, edit.footer)
         case AddParameter():
             return (AddParameter, edit.function, edit.parameter)
+        case AddDecorator():
+            return (AddDecorator, edit.function, edit.decorator)
         case AddImport() | RemoveImport():
             return (type(edit), edit.module, edit.name)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from torchfix import trees
 from torchfix.edits import (
+    AddDecorator,
     AddParameter,
     InsertAfter,
     InsertBefore,
@@ -156,6 +157,8 @@ class _Reading:
         for edit in edits:
             if isinstance(edit, AddParameter) and isinstance(new, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 new = trees.with_fields(new, {"args": _with_parameter(new.args, edit.parameter)})
+            if isinstance(edit, AddDecorator) and isinstance(new, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                new = trees.with_fields(new, {"decorator_list": [*new.decorator_list, trees.expression(edit.decorator)]})
         return [new]
 
 

@@ -9,6 +9,7 @@ from torchfix.facts.batches import Batches
 from torchfix.facts.cadence import Cadence
 from torchfix.facts.calls import Calls
 from torchfix.facts.candidates import Candidates
+from torchfix.facts.classes import Classes
 from torchfix.facts.companions import Companions
 from torchfix.facts.creations import Creations
 from torchfix.facts.datasets import Datasets
@@ -82,6 +83,11 @@ class Facts:
     def calls(self) -> Calls:
         """Calls by meaning."""
         return Calls(self)
+
+    @cached_property
+    def classes(self) -> Classes:
+        """The classes of the file, and their heirs."""
+        return Classes(self)
 
     @cached_property
     def flow(self) -> Flow:
@@ -311,8 +317,11 @@ class Facts:
 
     def is_decorated(self, function: Function) -> bool:
         """Whether a decorator may stand between a function and its callers; those that only switch gradients do not."""
-        called = (item.func if isinstance(item, ast.Call) else item for item in function.decorator_list)
-        return any(self.names.qualified(item) not in GRADIENT_SWITCHES for item in called)
+        return not all(self.switches_gradients(item) for item in function.decorator_list)
+
+    def switches_gradients(self, decorator: ast.expr) -> bool:
+        """Whether a decorator only switches gradients on or off around a function."""
+        return self.names.qualified(decorator.func if isinstance(decorator, ast.Call) else decorator) in GRADIENT_SWITCHES
 
     def own_method(self, call: ast.Call) -> Function | None:
         """The method of the same class that ``self.method(...)`` calls, None for anything else."""

@@ -235,7 +235,7 @@ def _binding(facts: Facts, name: ast.Name, binding: Binding, within: Instance | 
         constructor = within.constructor_of(binding.node)
         if constructor is not None:
             return within.argument(constructor, binding.node, seen)
-    values = facts.values.bound([binding], (), frozenset(), 0)
+    values = facts.values.bound([binding])
     if values is not None:
         return tuple(_read(value, name, facts, within) for value in values)
     return (Origin(facts, name, within),) if binding.how is Bound.IMPORT and facts.names.qualified(name) is not None else None

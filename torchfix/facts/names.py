@@ -227,6 +227,15 @@ class Names(Scopes):
             return module.names.exported(expression.attr) if module else None
         return None
 
+    def brought_variable(self, name: ast.Name) -> tuple[Facts, list[Binding]] | None:
+        """The file of the project from which a star import brings a variable, with what binds it there."""
+        found = []
+        for star in self.module.bindings.get("*", ()) if self.lookup(name.id, name) is None else ():
+            module = self._star_module(star)
+            if module is not None and module.names.exports(name.id) and module.names.module.bindings.get(name.id):
+                found.append((module, module.names.module.bindings[name.id]))
+        return found[0] if len(found) == 1 else None
+
     def exported(self, name: str, depth: int = 0) -> Definition | None:
         """The function or class that another file gets by importing ``name`` from this one."""
         return self._defined(name, self._left_at_end(name), depth)

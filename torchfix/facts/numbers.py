@@ -64,8 +64,11 @@ class Numbers:
 
     def of(self, expression: ast.expr) -> Number | None:
         """The kind of number that an expression holds; None where it is not known, or where several may be."""
-        found = self._of(expression, ())
-        return next(iter(found)) if found is not None and len(found) == 1 else None
+        return _single(self._of(expression, ()))
+
+    def bound(self, bindings: Iterable[Binding]) -> Number | None:
+        """The kind of number that some bindings of a variable give; None where it is not known, or where several may be."""
+        return _single(_either(self._of_binding(binding, ()) for binding in bindings))
 
     def is_plain(self, expression: ast.expr) -> bool:
         """Whether an expression surely is a Python number: neither a tensor, nor an array, nor one of an array's numbers."""
@@ -76,9 +79,10 @@ class Numbers:
         if self._facts.kinds.is_integer(expression):
             return True
         values = self._facts.values.of(expression)
-        return bool(values) and all(value.facts.numbers._is_plain_value(value) for value in values or ())
+        return bool(values) and all(value.facts.numbers.is_plain_value(value) for value in values or ())
 
-    def _is_plain_value(self, value: Value) -> bool:
+    def is_plain_value(self, value: Value) -> bool:
+        """As :meth:`is_plain`, of one origin in this file."""
         node = value.node
         if value.path or not isinstance(node, ast.expr):
             return False
@@ -116,7 +120,7 @@ class Numbers:
             return _joined(self._of(binding.node.target, ()), self._of(binding.node.value, ()), binding.node.op)
         if binding.how is Bound.ASSIGN and binding.value is not None:
             return self._of(binding.value, (*binding.path, *path))
-        values = self._facts.values.bound([binding], path, frozenset(), 0)
+        values = self._facts.values.bound([binding], path)
         return None if values is None else _either(value.facts.numbers._of_value(value) for value in values)
 
     def _of_value(self, value: Value) -> _Kinds:
@@ -192,6 +196,10 @@ class Numbers:
 
     def _is_copy(self, call: ast.Call) -> bool:
         return self._facts.devices.transfer(call) is not None
+
+
+def _single(kinds: _Kinds) -> Number | None:
+    return next(iter(kinds)) if kinds is not None and len(kinds) == 1 else None
 
 
 def _either(found: Iterable[_Kinds]) -> _Kinds:

@@ -195,8 +195,7 @@ def _followed(facts: Facts, reference: Reference) -> tuple[str, ...]:
     dtype = "dtype" in given or any(len(call.args) > 1 for call in regions) or any(name in called for name in _DTYPE_SETTERS)
     dtype = dtype or any(other.regions.frameworks() for other in files)
     cache = "cache_enabled" in given or "set_autocast_cache_enabled" in called
-    call = reference.call
-    missing = [name for place, name in enumerate(_AUTOCAST) if call is not None and argument(call, name, place) is None]
+    missing = [name for place, name in enumerate(_AUTOCAST) if reference.call and argument(reference.call, name, place) is None]
     return tuple(name for name, changed in (("dtype", dtype), ("cache_enabled", cache)) if changed and name in missing)
 
 

@@ -142,7 +142,7 @@ class Graphs:
         name, meaning = last_name(call.func) or "", facts.calls.meaning(call) or ""
         source = receiver(call)
         given = [(facts, item) for item in (*call.args, *(item.value for item in call.keywords))]
-        if meaning.startswith(NO_GRAPHS) or (source is not None and name in GRAPHLESS_METHODS):
+        if meaning.startswith(NO_GRAPHS) or (source is not None and name in GRAPHLESS_METHODS) or facts.constructors.of(call) is not None:
             return
         if meaning.startswith("torch."):
             yield from self._of_torch(call, meaning, name)

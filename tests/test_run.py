@@ -6,24 +6,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import toys
 from tests.conftest import SECONDS
-from torchfix import files
+from torchfix import files, registry
 from torchfix import run as running
+from torchfix.edits import AddParameter, Edit, SetArgument, by_file
 from torchfix.engine import EngineSettings
+from torchfix.facts import Facts
 from torchfix.facts.project import Project
 from torchfix.result import Outcome, Reason, Result
 from torchfix.run import Mode, run
 from torchfix.settings import Settings
 from torchfix.style import Style
 from torchfix.survey import Job, Survey
-from torchfix.transform import Risk, Selected
+from torchfix.transform import Finding, NoOptions, Risk, Selected, Transform
 from torchfix.usage import UsageError
 
 pytestmark = pytest.mark.usefixtures("toy_rules")
@@ -178,6 +181,152 @@ def test_a_small_run_starts_no_process(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(running, "ProcessPoolExecutor", None)
 
     assert len(run(["."], Mode.LIST, Settings(jobs=8)).results) == 2
+
+
+def find_parcel(facts: Facts, options: object) -> Iterator[Finding]:
+    """Functions named ``parcel...`` without a parameter ``k``, which every caller in the project is to hand on."""
+    for function in facts.tree.functions:
+        if function.name.startswith("parcel") and len(function.args.args) < 2:
+            calls = facts.callers_everywhere(function) or []
+            edits: list[tuple[str, Edit]] = [(other.path, SetArgument(call, "k", "1")) for other, call in calls]
+            own, elsewhere = by_file(facts.path, [(facts.path, AddParameter(function, "k")), *edits])
+            yield Finding(function, "a parcel", own, elsewhere=elsewhere)
+
+
+PARCEL = Transform.from_module(
+    "toy_parcel", toys.__doc__, group="toys", literals=(b"def parcel",), find=find_parcel, since="1.0", options=NoOptions
+)
+
+
+@pytest.fixture
+def parcels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """A program of several files of which findings span some, and its texts by path."""
+    monkeypatch.setattr(registry, "discover", lambda: (*toys.TOYS, PARCEL))
+    lay(
+        folder,
+        setup="",
+        engine="def parcel(a):\n    return a\n",
+        other="def parcel_two(a):\n    return Toy(a)\n",
+        main="from engine import parcel\nfrom pack.tools import both\n\nToy(parcel(1))\nboth(3)\n",
+    )
+    (folder / "pack").mkdir()
+    (folder / "pack" / "__init__.py").write_text("")
+    (folder / "pack" / "tools.py").write_text("import engine\nimport other\n\n\ndef both(b):\n    other.parcel_two(engine.parcel(b))\n")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
+
+
+def test_findings_that_span_files_are_the_same_in_every_run(folder: Path, parcels: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process or several, folders or files in any order: the same results, which --apply writes."""
+    alone = run(["."], Mode.LIST, Settings(jobs=1))
+    backward = run(["pack", "other.py", "main.py", "engine.py", "setup.py"], Mode.DIFF, Settings(jobs=1))
+    monkeypatch.setattr(running, "_POOL_BYTES", 0)
+    together = run(["."], Mode.LIST, Settings(jobs=3))
+    applied = run(["."], Mode.APPLY, Settings(jobs=3))
+
+    assert alone == backward == together
+    assert alone.results == applied.results
+    assert [result.path for result in applied.results if result.outcome is Outcome.CHANGED] == [
+        "engine.py", "main.py", "other.py", "pack/tools.py",
+    ]  # fmt: skip
+    assert all((folder / result.path).read_bytes() == result.after for result in applied.results)
+    assert (folder / "pack" / "tools.py").read_text().endswith("other.parcel_two(engine.parcel(b, k=1), k=1)\n")
+    assert (folder / "main.py").read_text().endswith("Toy(parcel(1, k=1), size=2)\nboth(3)\n")
+    notes = [note for result in applied.results for note in result.notes if note.rule == "toy-parcel"]
+    assert [[place.path for place in note.elsewhere] for note in notes] == [["main.py", "pack/tools.py"], ["pack/tools.py"]]
+    assert {result.outcome for result in run(["."], Mode.LIST, Settings()).results} == {Outcome.CLEAN}
+
+
+@pytest.mark.parametrize(
+    ("paths", "settings", "code"),
+    [
+        pytest.param(["engine.py", "main.py"], {}, "other-file-outside", id="outside the given paths"),
+        pytest.param(["."], {"exclude": ("pack",)}, "other-file-outside", id="excluded"),
+        pytest.param(["."], {"per_file_ignores": {"main.py": ("toy-parcel",)}}, "other-file-ignored", id="a rule that does not run there"),
+    ],
+)
+def test_a_file_that_may_not_change_holds_what_spans_it(
+    folder: Path, parcels: dict[str, bytes], paths: list[str], settings: dict[str, Any], code: str
+) -> None:
+    """The finding is held where it stands, and none of its files changes for it."""
+    done = run(paths, Mode.APPLY, Settings(origin=str(folder / "torchfix.toml"), exclude_folder=str(folder), **settings))
+
+    reasons = {note.reason.code for result in done.results for note in result.notes if note.reason is not None and "engine" in result.path}
+    assert reasons == {code}
+    assert (folder / "engine.py").read_bytes() == parcels["engine.py"]
+
+
+def test_an_unreadable_file_holds_what_spans_it(folder: Path, parcels: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the project may see and the run cannot read is not changed, and neither is the rest."""
+    read = files.read
+
+    def refusing(path: str) -> bytes:
+        if path.endswith("main.py") and sys._getframe(1).f_code.co_name != "read_if_there":
+            raise files.FileError(Reason("unreadable", "cannot be read: Permission denied"))
+        return read(path)
+
+    monkeypatch.setattr(files, "read", refusing)
+
+    results = {result.path: result for result in run(["."], Mode.LIST, Settings()).results}
+
+    assert results["main.py"].outcome is Outcome.FAILED
+    assert results["engine.py"].outcome is Outcome.CLEAN
+    (note,) = results["engine.py"].notes
+    assert note.reason == Reason("other-file-failed", "main.py must change too, and cannot: cannot be read: Permission denied")
+
+
+def test_standard_input_changes_no_other_file(folder: Path, parcels: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text under a file's name is all that may change."""
+    monkeypatch.setattr(files, "read_standard_input", (folder / "engine.py").read_bytes)
+
+    (result,) = run(["-"], Mode.LIST, Settings(), "engine.py").results
+
+    assert result.outcome is Outcome.CLEAN
+    assert [note.reason.code for note in result.notes if note.reason is not None] == ["other-file-outside"]
+
+
+def test_what_a_killed_run_left_is_mended_first(folder: Path, parcels: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next ``--apply`` finishes it, says so, and goes on from there; other modes write nothing."""
+    promote = files.promote
+
+    class Killed(BaseException):
+        pass
+
+    def killing(temporary: str, path: str) -> None:
+        promote(temporary, path)
+        monkeypatch.setattr(files, "read", lambda path: (_ for _ in ()).throw(Killed))
+        raise Killed
+
+    original = files.read
+    monkeypatch.setattr(files, "promote", killing)
+    with pytest.raises(Killed):
+        run(["."], Mode.APPLY, Settings())
+    monkeypatch.setattr(files, "read", original)
+    monkeypatch.setattr(files, "promote", promote)
+    assert list(folder.glob(".torchfix-*.journal"))
+    run(["."], Mode.DIFF, Settings())
+    assert list(folder.glob(".torchfix-*.journal"))
+
+    done = run(["pack/tools.py"], Mode.APPLY, Settings())
+
+    assert done.warnings == (
+        "a run was killed while it changed engine.py, main.py, other.py, pack/tools.py together; the rest was done",
+    )
+    assert not list(folder.rglob(".torchfix-*"))
+    assert {result.outcome for result in run(["."], Mode.LIST, Settings()).results} == {Outcome.CLEAN}
+
+
+def test_what_was_mended_is_said_before_a_refusal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the run then refuses to write, its error begins with what was mended."""
+    lay(folder, a=TOY)
+    monkeypatch.setattr(running, "mend", lambda folders: iter(["a run was killed"]))
+
+    def refusing(*words: object) -> None:
+        raise UsageError("nothing was written")
+
+    monkeypatch.setattr(running, "write_all", refusing)
+
+    with pytest.raises(UsageError, match="^a run was killed\nnothing was written$"):
+        run(["."], Mode.APPLY, Settings())
 
 
 def test_a_project_declares_its_torch(folder: Path) -> None:

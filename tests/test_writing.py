@@ -6,12 +6,13 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from torchfix import files
-from torchfix.result import Note, Outcome, Reason, Result
+from torchfix.result import Note, Outcome, Place, Reason, Result
 from torchfix.usage import UsageError
 from torchfix.writing import write_all
 
@@ -146,12 +147,12 @@ def test_a_git_that_does_not_answer_stops_everything_unless_allowed(folder: Path
 def test_a_file_that_cannot_be_written_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are written, its findings are held for that reason, and the patch speaks only of what was written."""
     results = [changed(folder, "a.py"), changed(folder, "b.py"), changed(folder, "c.py")]
-    replace = os.replace
+    rename = os.replace
 
     def failing(source: str, target: str) -> None:
         if target.endswith("b.py"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        replace(source, target)
+        rename(source, target)
 
     monkeypatch.setattr(os, "replace", failing)
 
@@ -164,6 +165,55 @@ def test_a_file_that_cannot_be_written_fails_alone(folder: Path, monkeypatch: py
     assert sorted(path.name for path in folder.iterdir()) == ["a.py", "b.py", "c.py"]
     assert written.undo is not None
     assert b"b.py" not in Path(written.undo.patch).read_bytes()
+
+
+def joined(result: Result, *others: str) -> Result:
+    """The same result with a finding that changes other files too."""
+    return replace(result, notes=(replace(NOTE, elsewhere=tuple(Place(other, 1, 0, 1, 1) for other in others)),))
+
+
+def test_files_of_one_finding_are_written_together(folder: Path) -> None:
+    """Two findings that share a file make one group of three; no temporary file and no journal stays."""
+    a, b, c, d = (changed(folder, name) for name in ("a.py", "sub/b.py", "c.py", "d.py"))
+    results = [joined(a, "sub/b.py", "same.py"), replace(b, notes=()), joined(c, "sub/b.py"), d]
+
+    written = write_all(results, real(folder, *results), allow_dirty=False)
+
+    assert [result.outcome for result in written.results] == [Outcome.CHANGED] * 4
+    assert sorted(path.name for path in folder.rglob("*.*")) == ["a.py", "b.py", "c.py", "d.py"]
+    assert all((folder / result.path).read_bytes() == b"new\n" for result in results)
+
+
+def test_files_of_one_finding_fail_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one cannot be written the others keep their text, and say which one it was; the rest of the run is done."""
+    results = [joined(changed(folder, "a.py"), "b.py"), changed(folder, "b.py"), changed(folder, "c.py")]
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("b.py") and access(path, mode))
+
+    written = write_all(results, real(folder, *results), allow_dirty=False)
+
+    assert [result.outcome for result in written.results] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
+    assert [(folder / result.path).read_bytes() for result in results] == [b"old\n", b"old\n", b"new\n"]
+    reasons = [result.reason for result in written.results[:2]]
+    assert [reason.code for reason in reasons if reason is not None] == ["other-file-failed", "unwritable"]
+    assert reasons[0] is not None
+    assert reasons[0].text == "b.py must change too, and cannot be written: Permission denied"
+    assert [note.reason for note in written.results[0].notes] == [reasons[0]]
+    assert written.undo is not None
+    assert b"a.py" not in Path(written.undo.patch).read_bytes()
+
+
+def test_one_uncommitted_file_of_a_finding_stops_everything(folder: Path, git: Callable[..., str]) -> None:
+    """Git is asked about every file that changes, whichever finding changes it."""
+    results = [joined(changed(folder, "a.py"), "b.py"), replace(changed(folder, "b.py"), notes=())]
+    git("init", "-q")
+    git("add", "a.py")
+    git("commit", "-q", "-m", "first")
+
+    with pytest.raises(UsageError, match="b.py$"):
+        write_all(results, real(folder, *results), allow_dirty=False)
+
+    assert (folder / "a.py").read_bytes() == (folder / "b.py").read_bytes() == b"old\n"
 
 
 def test_a_patch_that_cannot_be_saved_keeps_everything_unwritten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

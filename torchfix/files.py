@@ -24,16 +24,23 @@ PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", 
 """What lies in the root of a project."""
 
 _TEMPORARY = re.compile(r"\.torchfix-[a-z0-9_]{8}\.tmp")
+_JOURNAL = re.compile(r"\.torchfix-[a-z0-9_]{8}\.journal")
 _SECONDS_TO_WRITE = 600
 """More than the writing of one file takes."""
 
 
 class FileError(Exception):
-    """A file that cannot be read or written, with the reason that the report gives."""
+    """A file that cannot be read or written, with the reason that the report gives.
 
-    def __init__(self, reason: Reason) -> None:
+    Args:
+        reason: for the report.
+        path: the file, where several were asked for.
+    """
+
+    def __init__(self, reason: Reason, path: str = "") -> None:
         super().__init__(reason.text)
         self.reason = reason
+        self.path = path
 
 
 @dataclass(frozen=True)
@@ -401,35 +408,184 @@ def write(path: str, before: bytes, after: bytes) -> None:
     Raises:
         FileError: it cannot be written, or does not hold ``before`` any more; it is unchanged then.
     """
+    with kept_for_us([path]):
+        status = _writable(path, before)
+        try:
+            if status.st_nlink > 1:
+                _copy_beside(path, before, after)
+            else:
+                temporary = _temporary(path, after, status)
+                try:
+                    os.replace(temporary, path)
+                    _flush_folder(os.path.dirname(path))
+                finally:
+                    discard(temporary)
+        except OSError as error:
+            raise FileError(_reason(error, "write")) from error
+
+
+@contextlib.contextmanager
+def kept_for_us(paths: Sequence[str]) -> Iterator[None]:
+    """Keep other runs of torchfix from writing some files meanwhile, where the system can lock files (POSIX).
+
+    The locks are the system's own and end with the process, however it ends.
+
+    Raises:
+        FileError: one of them cannot be read, or another run is writing it.
+    """
+    with contextlib.ExitStack() as stack:
+        for path in sorted(paths):
+            try:
+                free = _lock(stack.enter_context(open(path, "rb")))
+            except OSError as error:
+                raise FileError(_reason(error, "read"), path) from error
+            if not free:
+                raise FileError(Reason("busy", "another run of torchfix is writing it", "run again when that one has ended"), path)
+        yield
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Lock an open file until it is closed; False where another process has done so. No lock where there are none."""
+    if os.name == "posix":
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+    return True
+
+
+def _writable(path: str, before: bytes) -> os.stat_result:
+    """What the system says of a file that still holds what it held, and may be written.
+
+    Raises:
+        FileError: it does not, or may not.
+    """
     if read(path) != before:
-        raise FileError(Reason("changed-meanwhile", "the file changed while torchfix ran; it is left as it is", "run again"))
+        raise FileError(Reason("changed-meanwhile", "the file changed while torchfix ran; it is left as it is", "run again"), path)
     try:
-        status = os.stat(path)
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        _replace(path, before, after, status)
+        return os.stat(path)
     except OSError as error:
-        raise FileError(_reason(error, "write")) from error
+        raise FileError(_reason(error, "write"), path) from error
 
 
-def _replace(path: str, before: bytes, after: bytes, status: os.stat_result) -> None:
-    folder = os.path.dirname(path)
-    linked = status.st_nlink > 1
-    descriptor, temporary = tempfile.mkstemp(prefix=".torchfix-", suffix=".new" if linked else ".tmp", dir=folder)
+def _temporary(path: str, after: bytes, status: os.stat_result) -> str:
+    """New bytes in a file beside another, ready to take its name; gives its path.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    descriptor, temporary = tempfile.mkstemp(prefix=".torchfix-", suffix=".tmp", dir=os.path.dirname(path))
+    ready = False
     try:
         with open(descriptor, "wb") as file:
             file.write(after)
             _flush(file)
-        if linked:
-            _copy_into(path, before, after)
-        else:
-            _keep_owner(temporary, status)
-            os.chmod(temporary, stat.S_IMODE(status.st_mode))
-            os.replace(temporary, path)
-            _flush_folder(folder)
+        _keep_owner(temporary, status)
+        os.chmod(temporary, stat.S_IMODE(status.st_mode))
+        ready = True
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if not ready:
+            discard(temporary)
+    return temporary
+
+
+def prepare(path: str, before: bytes, after: bytes) -> str:
+    """A file's new bytes in a temporary file beside it, which :func:`promote` gives its name; the temporary file's path.
+
+    Raises:
+        FileError: it cannot be written, does not hold ``before`` any more, or has several hard links, of which a rename
+            would take only one.
+    """
+    status = _writable(path, before)
+    if status.st_nlink > 1:
+        words = "it has several hard links, so that it cannot change together with other files"
+        raise FileError(Reason("hard-links", words, "replace the links by copies, or make this change by hand"), path)
+    try:
+        return _temporary(path, after, status)
+    except OSError as error:
+        raise FileError(_reason(error, "write"), path) from error
+
+
+def promote(temporary: str, path: str) -> None:
+    """Let a temporary file take the place of the file beside it.
+
+    Raises:
+        FileError: it cannot; both are as they were.
+    """
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        raise FileError(_reason(error, "write"), path) from error
+    _flush_folder(os.path.dirname(path))
+
+
+def discard(path: str) -> None:
+    """Remove a file of ours that may be gone already; where it cannot be removed it stays."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def new_journal(folder: str, data: bytes) -> str:
+    """Write a journal that nobody else reads, whole or not at all; gives its path.
+
+    Raises:
+        FileError: it cannot be written; nothing is left of it.
+    """
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=".torchfix-", suffix=".tmp", dir=folder)
+        path = temporary.removesuffix(".tmp") + ".journal"
+        written = False
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                _flush(file)
+            os.rename(temporary, path)
+            written = True
+        finally:
+            if not written:
+                discard(temporary)
+    except OSError as error:
+        raise FileError(_reason(error, "write"), folder) from error
+    _flush_folder(folder)
+    return path
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name is one that temporary files of ours have."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def journals(folder: str) -> list[str]:
+    """The paths of this user's own journals in a folder."""
+    found = [os.path.join(folder, name) for name in sorted(_names(folder)) if _JOURNAL.fullmatch(name)]
+    return [path for path in found if _is_own(path)]
+
+
+def _is_own(path: str) -> bool:
+    """Whether a path is that of a regular file, no link, of this user."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and (os.name != "posix" or status.st_uid == os.geteuid())
+
+
+def _copy_beside(path: str, before: bytes, after: bytes) -> None:
+    """Overwrite a file with hard links in place, its new text kept beside it until that is done."""
+    descriptor, spare = tempfile.mkstemp(prefix=".torchfix-", suffix=".new", dir=os.path.dirname(path))
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(after)
+            _flush(file)
+        _copy_into(path, before, after)
+    finally:
+        discard(spare)
 
 
 def _copy_into(path: str, before: bytes, after: bytes) -> None:
@@ -485,9 +641,7 @@ def clear_leftovers(folder: str) -> None:
     for name in filter(_TEMPORARY.fullmatch, _names(folder)):
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
-            status = os.lstat(path)
-            own = os.name != "posix" or status.st_uid == os.geteuid()
-            if own and stat.S_ISREG(status.st_mode) and status.st_mtime < newest:
+            if _is_own(path) and os.lstat(path).st_mtime < newest:
                 os.unlink(path)
 
 

@@ -16,6 +16,7 @@ from torchfix import files
 from torchfix.exclude import Patterns
 from torchfix.facts.project import Version
 from torchfix.files import FileError, Found
+from torchfix.journal import mend
 from torchfix.result import Outcome, Reason, Result
 from torchfix.settings import Settings
 from torchfix.spanning import Answer, Grounds, settle
@@ -48,7 +49,7 @@ class Run:
         results: one for each file.
         torch: the oldest torch that the code was written for, by project; None is the newest known, assumed.
         undo: a patch that takes back what git could not; None if git can, or nothing was written.
-        warnings: what of the projects could not be read, and what holds instead.
+        warnings: what of the projects could not be read, and what holds instead; what was done about killed runs.
     """
 
     results: tuple[Result, ...]
@@ -77,12 +78,28 @@ def run(paths: Sequence[str], mode: Mode, settings: Settings, stdin_filename: st
         return _run(survey, [_filter(files.read_standard_input(), survey, settings, stdin_filename)])
     walked = files.walk(paths, Patterns(settings.exclude_folder, settings.exclude), settings.force_exclude)
     found = [entry for entry in walked if isinstance(entry, Found)]
+    if mode is Mode.APPLY:
+        return _applied(walked, found, survey, settings)
+    return _run(survey, _results(walked, found, survey, settings))
+
+
+def _applied(walked: Sequence[Found | Result], found: Sequence[Found], survey: Survey, settings: Settings) -> Run:
+    """Mend what killed runs left, then change what there is to change."""
+    mended = tuple(mend(survey.folders(found)))
+    try:
+        written = write_all(
+            _results(walked, found, survey, settings), {entry.path: entry.real for entry in found}, settings.allow_dirty
+        )
+    except UsageError as error:
+        raise UsageError("\n".join([*mended, str(error)])) from error
+    done = _run(survey, written.results)
+    return replace(done, undo=written.undo, warnings=(*mended, *done.warnings))
+
+
+def _results(walked: Sequence[Found | Result], found: Sequence[Found], survey: Survey, settings: Settings) -> list[Result]:
+    """What becomes of every file of a walk, in its order."""
     done = {result.path: result for result in _fix_all(found, survey, settings.jobs or _cores())}
-    results = [entry if isinstance(entry, Result) else done[entry.path] for entry in walked]
-    if mode is not Mode.APPLY:
-        return _run(survey, results)
-    written = write_all(results, {entry.path: entry.real for entry in found}, settings.allow_dirty)
-    return replace(_run(survey, written.results), undo=written.undo)
+    return [entry if isinstance(entry, Result) else done[entry.path] for entry in walked]
 
 
 def _filter(data: bytes, survey: Survey, settings: Settings, name: str | None) -> Result:

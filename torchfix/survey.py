@@ -122,6 +122,19 @@ class Survey:
         jobs = [self.job(entry) for entry in found if self._root(entry)[0] == root]
         return Members(self._contexts[root], {job.name: job for job in jobs})
 
+    def folders(self, found: Iterable[Found]) -> frozenset[str]:
+        """The folders of some files and those above them, up to the root of each one's project."""
+        folders: set[str] = set()
+        for entry in found:
+            root, _ = self._root(entry)
+            for folder in files.upward(os.path.dirname(entry.real)):
+                if folder in folders:
+                    break
+                folders.add(folder)
+                if folder == root:
+                    break
+        return frozenset(folders)
+
     def _root(self, found: Found) -> tuple[str, bool]:
         folder = os.path.dirname(found.real)
         if folder not in self._roots:

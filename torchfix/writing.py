@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from torchfix import files, git
 from torchfix.files import FileError
+from torchfix.journal import Change, write_together
 from torchfix.patch import unified
-from torchfix.result import Outcome, Result
+from torchfix.result import Outcome, Reason, Result
 from torchfix.usage import UsageError
 
 _NAMED = 20
@@ -34,7 +35,7 @@ class Written:
 
 
 def write_all(results: Sequence[Result], real: Mapping[str, str], allow_dirty: bool) -> Written:
-    """Write every changed file; one that cannot be written fails alone.
+    """Write every changed file; one that cannot be written fails alone, or with those that change together with it.
 
     Args:
         results: of all files.
@@ -51,7 +52,7 @@ def write_all(results: Sequence[Result], real: Mapping[str, str], allow_dirty: b
     undo = _save_undo(risky, real)
     for folder in {os.path.dirname(path) for path in real.values()}:
         files.clear_leftovers(folder)
-    written = {result.path: _write(result, real[result.path]) for result in changed}
+    written = {result.path: result for group in _groups(changed) for result in _write(group, real)}
     done = [result for result in risky if written[result.path].outcome is Outcome.CHANGED]
     if len(done) < len(risky):
         with contextlib.suppress(UsageError):  # the first patch stays, and says too much
@@ -59,13 +60,38 @@ def write_all(results: Sequence[Result], real: Mapping[str, str], allow_dirty: b
     return Written(tuple(written.get(result.path, result) for result in results), undo)
 
 
-def _write(result: Result, real: str) -> Result:
+def _groups(changed: Sequence[Result]) -> list[list[Result]]:
+    """Changed files in groups of which all or none are to be written: those that a fixed finding joins."""
+    groups = {result.path: {result.path} for result in changed}
+    for result in changed:
+        for place in (place for note in result.notes if note.outcome == "fixed" for place in note.elsewhere):
+            joined = groups[result.path] | groups.get(place.path, set())
+            groups |= dict.fromkeys(joined, joined)
+    together: dict[frozenset[str], list[Result]] = {}
+    for result in changed:
+        together.setdefault(frozenset(groups[result.path]), []).append(result)
+    return list(together.values())
+
+
+def _write(group: Sequence[Result], real: Mapping[str, str]) -> list[Result]:
+    """Write a group of files; those of one that cannot be written have all failed."""
     try:
-        files.write(real, result.before, result.after)
+        if len(group) == 1:
+            files.write(real[group[0].path], group[0].before, group[0].after)
+        else:
+            write_together([Change(real[result.path], result.before, result.after) for result in group])
     except FileError as error:
-        notes = tuple(replace(note, outcome="held", reason=error.reason) if note.outcome == "fixed" else note for note in result.notes)
-        return replace(result, outcome=Outcome.FAILED, after=result.before, notes=notes, reason=error.reason)
-    return result
+        return [_unwritten(result, error, real[result.path]) for result in group]
+    return list(group)
+
+
+def _unwritten(result: Result, error: FileError, real: str) -> Result:
+    """A file that was not written, because it could not be or because one could not that changes together with it."""
+    reason = error.reason
+    if error.path not in ("", real):
+        reason = Reason("other-file-failed", f"{files.shown(error.path)} must change too, and {reason.text}", reason.help)
+    notes = tuple(replace(note, outcome="held", reason=reason) if note.outcome == "fixed" else note for note in result.notes)
+    return replace(result, outcome=Outcome.FAILED, after=result.before, notes=notes, reason=reason)
 
 
 def _lost_to_git(paths: Sequence[str], allow_dirty: bool) -> frozenset[str]:

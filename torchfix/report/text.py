@@ -42,8 +42,8 @@ def _finding(path: str, note: Note, paint: Paint) -> Iterator[str]:
     yield f"{place} {paint('cyan', note.rule)} [{paint(_RISK_STYLES[note.risk], note.risk)}] {printable(note.message)}"
     for effect in note.effects:
         yield f"    {effect}: {EFFECTS[effect]}"
-    for place in note.elsewhere:
-        yield f"    also: {printable(place.path)}:{place.line}:{place.column + 1}"
+    for other in note.elsewhere:
+        yield f"    also: {printable(other.path)}:{other.line}:{other.column + 1}"
     for words in note.notes:
         yield f"    note: {printable(words)}"
     if note.outcome == "held" and note.reason is not None:

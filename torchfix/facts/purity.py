@@ -74,6 +74,9 @@ class Purity:
         return True
 
     def _is_pure_call(self, call: ast.Call) -> bool:
+        functions = list(called(self._facts, call))
+        if functions:
+            return all(facts.purity.only_computes(function) for facts, function in functions)
         meaning = self._facts.calls.meaning(call)
         if meaning is not None and not meaning.startswith("."):
             if meaning in _PURE or meaning.startswith(_PURE_MODULES):
@@ -86,9 +89,6 @@ class Purity:
             if home.startswith("numpy"):
                 return not home.startswith("numpy.random") and name not in ("save", "savez", "savetxt")
             return home == "matplotlib.pyplot"
-        functions = list(called(self._facts, call))
-        if functions:
-            return all(facts.purity.only_computes(function) for facts, function in functions)
         return isinstance(call.func, ast.Attribute) and call.func.attr in _PURE_METHODS
 
     def only_computes(self, function: Function, reports: bool = False) -> bool:

@@ -44,7 +44,7 @@ from collections.abc import Iterator
 from torchfix.edits import SetArgument
 from torchfix.facts import Facts
 from torchfix.facts.batches import Part
-from torchfix.facts.calls import has_stars, is_constant
+from torchfix.facts.calls import CLOCKS, has_stars, is_constant
 from torchfix.facts.devices import Transfer
 from torchfix.facts.traits import Trait
 from torchfix.facts.tree import last_name, walk_here
@@ -52,15 +52,6 @@ from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _MESSAGE = "the program waits for each copy of a batch to the device"
 _STREAMS = ("torch.cuda.stream", "torch.cuda.StreamContext")
-_CLOCKS = (
-    "time.time",
-    "time.perf_counter",
-    "time.monotonic",
-    "time.process_time",
-    "time.time_ns",
-    "time.perf_counter_ns",
-    "timeit.default_timer",
-)
 # How many arguments by position are too many for non_blocking to be missing.
 _POSITIONS = {"to": 3, "cuda": 2, "type": 2}
 
@@ -146,7 +137,7 @@ def _meets_clock(facts: Facts, statements: list[ast.stmt]) -> bool:
     """Whether one of these statements reads a clock before another does any work."""
     for statement in statements:
         calls = [node for node in walk_here(statement) if isinstance(node, ast.Call)]
-        if any(facts.calls.meaning(node) in _CLOCKS for node in calls):
+        if any(facts.calls.meaning(node) in CLOCKS for node in calls):
             return True
         if any(facts.devices.transfer(node) is None for node in calls):
             return False

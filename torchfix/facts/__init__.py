@@ -36,6 +36,7 @@ from torchfix.facts.precision import Precision
 from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
 from torchfix.facts.purity import Purity
+from torchfix.facts.purposes import Purposes
 from torchfix.facts.readings import Readings
 from torchfix.facts.reductions import Reductions
 from torchfix.facts.references import References
@@ -44,8 +45,10 @@ from torchfix.facts.repetition import Repetition
 from torchfix.facts.replicas import Replicas
 from torchfix.facts.reports import Reports
 from torchfix.facts.residence import Residences
+from torchfix.facts.savings import Savings
 from torchfix.facts.scripts import Script
 from torchfix.facts.shares import Shares
+from torchfix.facts.stability import Stability
 from torchfix.facts.states import States
 from torchfix.facts.targets import Targets
 from torchfix.facts.tree import FUNCTIONS, Function, Tree
@@ -278,6 +281,21 @@ class Facts:
     def repetition(self) -> Repetition:
         """What runs for every batch."""
         return Repetition(self)
+
+    @cached_property
+    def purposes(self) -> Purposes:
+        """What values that the host has read are for."""
+        return Purposes(self)
+
+    @cached_property
+    def savings(self) -> Savings:
+        """Readings of the device that can be saved."""
+        return Savings(self)
+
+    @cached_property
+    def stability(self) -> Stability:
+        """Values that do not change between two places."""
+        return Stability(self)
 
     @cached_property
     def reports(self) -> Reports:

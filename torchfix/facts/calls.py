@@ -11,6 +11,17 @@ from torchfix.facts.tree import last_name
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+CLOCKS = (
+    "time.time",
+    "time.perf_counter",
+    "time.monotonic",
+    "time.process_time",
+    "time.time_ns",
+    "time.perf_counter_ns",
+    "timeit.default_timer",
+)
+"""The calls that read a clock."""
+
 
 class Calls:
     """The calls of one file, found by what they call."""

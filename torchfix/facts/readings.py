@@ -84,14 +84,16 @@ class Readings:
         tree = self._facts.tree
         for outer in tree.ancestors(reading.node):
             match outer:
-                case ast.BinOp() | ast.UnaryOp() | ast.List() | ast.Tuple():
+                case ast.BinOp() | ast.UnaryOp() | ast.List() | ast.Tuple() | ast.Attribute():
+                    pass
+                case ast.Call() if node is outer.func:
                     pass
                 case ast.AugAssign():
                     return isinstance(outer.op, ast.Add) and node is outer.value
                 case ast.Assign(value=ast.BinOp(op=ast.Add()) as addition):
                     words = [ast.unparse(target) for target in outer.targets]
                     return any(ast.unparse(side) in words for side in (addition.left, addition.right))
-                case ast.Call(func=ast.Attribute(attr="append")):
+                case ast.Call(func=ast.Attribute(attr="append" | "extend")):
                     return node in outer.args
                 case ast.Call() if self._facts.calls.meaning(outer) in (*_NUMBERS, "builtins.round"):
                     pass

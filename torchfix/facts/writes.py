@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 # Methods of a tensor whose result shares its memory.
-_VIEWS = frozenset("view reshape squeeze unsqueeze t transpose permute flatten detach narrow select expand".split())
+VIEWS = frozenset("view reshape squeeze unsqueeze t transpose permute flatten detach narrow select expand".split())
 
 
 class Writes:
@@ -45,7 +45,7 @@ class Writes:
             if isinstance(parent, ast.Attribute) and isinstance(above, ast.Call) and above.func is parent:
                 if _is_in_place(parent.attr):
                     return True
-                if parent.attr in _VIEWS:
+                if parent.attr in VIEWS:
                     node, above = above, tree.parent(above)
             parent = above
         return isinstance(parent, ast.keyword) and parent.arg == "out"
@@ -68,7 +68,7 @@ class Writes:
             call = tree.parent(parent)
             if not isinstance(call, ast.Call) or call.func is not parent:
                 return parent.attr in ("shape", "dtype", "device", "ndim")
-            return not _is_in_place(parent.attr) and (parent.attr not in _VIEWS or self._is_only_read(call, seen))
+            return not _is_in_place(parent.attr) and (parent.attr not in VIEWS or self._is_only_read(call, seen))
         if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
             uses = list(self._facts.names.uses(parent.targets[0]))
             return not any(map(self.is_write, uses)) and all(self._is_only_read(use, seen) for use in uses if isinstance(use.ctx, ast.Load))

@@ -1,0 +1,96 @@
+"""Whether an expression keeps its value from one place to another."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.facts.reading import facts_of
+
+TEXT = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+def train(model, loader, optimizer, scaler, criterion, helper):
+    for x, y in loader:
+        output = model(x)
+        loss = F.mse_loss(output, y)
+        shown = MADE
+        FIRST
+        BETWEEN
+        LAST
+        loss.backward()
+"""
+
+
+def keeps(value: str, between: str, made: str = "None") -> bool:
+    """Whether a value is the same in front of some lines and behind them."""
+    between = between.replace("\n", "\n        ")
+    text = TEXT.replace("MADE", made).replace("FIRST", "first = 0").replace("LAST", f"last = {value}").replace("BETWEEN", between)
+    facts = facts_of(text)
+    first, last = (
+        next(node for node in ast.walk(facts.source.tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name)
+        for name in ("first", "last")
+    )
+    span = facts.stability.span(first, last)
+    assert span is not None
+    return facts.stability.keeps(last.value, span)
+
+
+@pytest.mark.parametrize(
+    ("value", "between"),
+    [
+        pytest.param("loss.item()", "loss = loss / 2", id="bound anew"),
+        pytest.param("loss.item()", "loss /= 2", id="divided in place"),
+        pytest.param("loss.item()", "loss.mul_(2)", id="in-place method"),
+        pytest.param("loss.item()", "loss.data.mul_(2)", id="in-place method of its data"),
+        pytest.param("loss.item()", "loss[0] = 1", id="item stored"),
+        pytest.param("loss.item()", "del loss", id="deleted"),
+        pytest.param("loss.item()", "for loss in y:\n    pass", id="loop variable"),
+        pytest.param("loss.item()", "if x is None:\n    loss = y", id="bound anew in a branch"),
+        pytest.param("loss.item()", "torch.distributed.all_reduce(loss)", id="reduced over processes"),
+        pytest.param("loss.item()", "helper(loss)", id="given to unknown code"),
+        pytest.param("loss.item()", "helper(value=loss.detach())", id="a view given to unknown code"),
+        pytest.param("loss.item()", "view = loss.view(-1)\nview += 1", id="written through a view"),
+        pytest.param("loss.item()", "log = {'loss': loss}\nhelper(log)", id="given to unknown code in a dictionary"),
+        pytest.param("loss.item()", "helper.loss = loss\nhelper.run()", id="kept by an object"),
+        pytest.param("loss.item()", "torch.neg(y, out=loss)", id="written as out"),
+        pytest.param("output.item()", "optimizer.step()", id="what a network gives may be a parameter"),
+        pytest.param("shown.item()", "optimizer.step()", id="a parameter"),
+        pytest.param("model.scale.item()", "pass", id="attribute of an object"),
+        pytest.param("shown['loss'].item()", "pass", id="entry of a dictionary"),
+        pytest.param("helper()", "pass", id="unknown code"),
+        pytest.param("torch.rand(1).item()", "pass", id="random number"),
+    ],
+)
+def test_what_may_change(value: str, between: str) -> None:
+    """A value that may be bound anew, written in place, or reached by code out of sight does not keep."""
+    assert not keeps(value, between, made="model.scale")
+
+
+@pytest.mark.parametrize(
+    ("value", "between"),
+    [
+        pytest.param("loss.item()", "pass", id="nothing between"),
+        pytest.param("loss.item()", "print(loss)", id="shown"),
+        pytest.param("loss.item()", "loss.backward()\noptimizer.step()", id="loss of an update"),
+        pytest.param("loss.item()", "scaler.scale(loss).backward()\nscaler.step(optimizer)", id="scaled loss"),
+        pytest.param("loss.item()", "helper(loss.item())", id="number given to unknown code"),
+        pytest.param("loss.item()", "total = loss + 1\nhelper(total)", id="sum given to unknown code"),
+        pytest.param("float(torch.sum(output == y))", "print(y.shape)", id="hits"),
+        pytest.param("output.item()", "print(output.item())", id="what a network gives, only shown"),
+        pytest.param("shown.item()", "helper()", id="a mean"),
+    ],
+)
+def test_what_keeps_its_value(value: str, between: str) -> None:
+    """A loss keeps its value through backward pass, update, logs and everything that is not given it."""
+    assert keeps(value, between, made="(output - y).abs().mean()")
+
+
+def test_a_place_that_runs_alone_is_no_later_place() -> None:
+    """From one branch of a condition to the other there is no way."""
+    facts = facts_of("if a:\n    b = 1\nelse:\n    c = 2\n")
+    (first,), (last,) = (facts.source.tree.body[0].body, facts.source.tree.body[0].orelse)  # type: ignore[attr-defined]
+    assert facts.stability.span(first, last) is None

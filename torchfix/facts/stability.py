@@ -1,0 +1,199 @@
+"""Whether an expression has the same value at two places of one function: then it need not be computed twice, and may be computed later."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torchfix.facts.callees import called, method_of
+from torchfix.facts.calls import receiver
+from torchfix.facts.effects import Effect
+from torchfix.facts.scopes import Bound
+from torchfix.facts.tree import FUNCTIONS, last_name
+from torchfix.facts.values import returns
+from torchfix.facts.writes import VIEWS
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+_SHOWING = (Effect.PRINT, Effect.LOG, Effect.BAR)
+_SENDING = ("backward", "scale")
+# Methods and functions of torch that may hand out the memory of what they are given.
+_ALIASING = frozenset(VIEWS) | frozenset(
+    "data to cuda cpu float double half long int type type_as contiguous numpy unbind split chunk diagonal real imag view_as".split()
+)
+_LIMIT = 4  # functions followed to what they return
+
+
+class Stability:
+    """Questions about values that do not change, in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def span(self, first: ast.stmt, last: ast.stmt) -> list[ast.AST] | None:
+        """What may run from one statement to a later one, both included; None where the later one may run without the first.
+
+        The later statement must stand behind the first in its block, or inside a statement that does.
+        """
+        tree = self._facts.tree
+        _, block, index = tree.place(first)
+        for end in range(index, len(block)):
+            if tree.is_within(last, block[end]):
+                return list(block[index : end + 1])
+        return None
+
+    def keeps(self, expression: ast.expr, between: list[ast.AST]) -> bool:
+        """Whether an expression gives the same value before and after some statements, as far as these go.
+
+        It must only compute, from variables of its own function; none of them may be bound anew, written in place, or
+        given to code that might do so, and none may share its memory with what such code can reach.
+        """
+        facts = self._facts
+        if not facts.purity.is_pure(expression):
+            return False
+        if not all(self._is_of_tensor(node) for node in ast.walk(expression) if isinstance(node, (ast.Attribute, ast.Subscript))):
+            return False
+        names = [node for node in ast.walk(expression) if isinstance(node, ast.Name) and not self._is_module(node)]
+        calm = all(self._is_harmless(node, None) for node in _calls(between))
+        return all(self._stays(name, between, calm) for name in names)
+
+    def _is_of_tensor(self, part: ast.Attribute | ast.Subscript) -> bool:
+        """Whether what is taken of an object is a method that is called, a name of a module, or another view of a tensor."""
+        if isinstance(part, ast.Subscript):
+            return not isinstance(part.slice, ast.Constant) or not isinstance(part.slice.value, str)
+        parent = self._facts.tree.parent(part)
+        is_method = isinstance(parent, ast.Call) and parent.func is part
+        return is_method or part.attr in ("data", "T", "shape", "dtype", "device") or self._facts.names.qualified(part) is not None
+
+    def _is_module(self, name: ast.Name) -> bool:
+        """Whether a name is a function or module that is called, rather than a value that is computed with."""
+        bindings = self._facts.names.bindings(name)
+        return not bindings or all(binding.how in (Bound.IMPORT, Bound.FUNCTION, Bound.CLASS) for binding in bindings)
+
+    def _stays(self, name: ast.Name, between: list[ast.AST], calm: bool) -> bool:
+        facts, tree = self._facts, self._facts.tree
+        home = facts.names.lookup(name.id, name)
+        if home is None or facts.names.scope(name) is not home[0]:
+            return False  # another function's variable, which that one may bind anew
+        owner = home[0].node
+        uses = list(facts.names.uses(name))
+        away = [use for use in uses if facts.names.scope(use) is not home[0] and tree.function(use) is not tree.function(name)]
+        if any(isinstance(owner, FUNCTIONS) or not isinstance(use.ctx, ast.Load) or facts.writes.is_write(use) for use in away):
+            return False
+        for use in uses:
+            inside = any(tree.is_within(use, statement) for statement in between)
+            if inside and (not isinstance(use.ctx, ast.Load) or facts.writes.is_write(use) or not self._is_harmless_use(use)):
+                return False
+            if self._is_shared(use, between) or (not calm and self._is_kept(use)):
+                return False
+        return calm or all(self._is_fresh(value) for value in self._made_of(name))
+
+    def _made_of(self, name: ast.Name) -> Iterator[ast.expr]:
+        """What may have made a variable's value; the name itself where that is not an assignment."""
+        for binding in self._facts.flow.reaching(name):
+            made = binding.value if binding.how is Bound.ASSIGN else None
+            part = made.elts[binding.path[0]] if isinstance(made, ast.Tuple) and len(binding.path) == 1 < len(made.elts) else made
+            yield name if part is None else part
+
+    def _is_harmless_use(self, use: ast.Name) -> bool:
+        """Whether one use of a variable leaves its value alone."""
+        for outer in self._facts.tree.ancestors(use):
+            if isinstance(outer, ast.Call):
+                if not self._is_harmless(outer, use):
+                    return False
+                if last_name(outer.func) not in _ALIASING:
+                    return True
+            elif isinstance(outer, (ast.BinOp, ast.Compare)) or not isinstance(outer, (ast.expr, ast.keyword)):
+                return True
+        return True
+
+    def _is_harmless(self, call: ast.Call, given: ast.Name | None) -> bool:
+        """Whether a call changes no tensor: not the one that it is given, or none at all."""
+        facts = self._facts
+        if given is not None and (last_name(call.func) in _SENDING or facts.models.is_loss(call.func)):
+            return True
+        return facts.purity.is_pure(call) or facts.effects.own(call) in _SHOWING
+
+    def _is_shared(self, use: ast.Name, between: list[ast.AST]) -> bool:
+        """Whether another variable that may share the tensor's memory is written in between."""
+        facts, tree = self._facts, self._facts.tree
+        node = self._seen_through(use)
+        parent = tree.parent(node)
+        targets = parent.targets if isinstance(parent, ast.Assign) and parent.value is node else []
+        others = [other for target in targets if isinstance(target, ast.Name) for other in facts.names.uses(target)]
+        return any(facts.writes.is_write(other) and any(tree.is_within(other, item) for item in between) for other in others)
+
+    def _is_kept(self, use: ast.Name) -> bool:
+        """Whether an object or a container keeps the tensor, through which other code may reach it."""
+        node = self._seen_through(use)
+        parent = self._facts.tree.parent(node)
+        if isinstance(parent, ast.Assign) and parent.value is node:
+            return not all(isinstance(target, ast.Name) for target in parent.targets)
+        if isinstance(parent, ast.Call):
+            return node in parent.args and last_name(parent.func) in ("append", "add", "setdefault")
+        return isinstance(parent, (ast.Dict, ast.List, ast.Set)) and isinstance(self._facts.tree.statement(node), ast.Assign)
+
+    def _seen_through(self, use: ast.Name) -> ast.expr:
+        """The outermost expression around a use that may share its memory: ``x.detach().view(-1)``."""
+        tree = self._facts.tree
+        node: ast.expr = use
+        parent = tree.parent(node)
+        while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
+            if isinstance(parent, ast.Attribute) and parent.attr not in _ALIASING:
+                break
+            call = tree.parent(parent)
+            node = call if isinstance(call, ast.Call) and call.func is parent else parent
+            parent = tree.parent(node)
+        return node
+
+    def _is_fresh(self, value: ast.expr, depth: int = 0) -> bool:
+        """Whether an expression makes a tensor with memory of its own, which nothing else holds."""
+        facts = self._facts
+        match value:
+            case ast.Name():
+                if any(self._goes_backward(use) for use in facts.names.uses(value)) or facts.batches.on_host(value) is not None:
+                    return True
+                made = [item for item in self._made_of(value) if item is not value]
+                return bool(made) and depth < _LIMIT and all(self._is_fresh(item, depth + 1) for item in made)
+            case ast.BinOp() | ast.Compare() | ast.Constant():
+                return True
+            case ast.IfExp():
+                return self._is_fresh(value.body, depth) and self._is_fresh(value.orelse, depth)
+            case ast.Tuple():
+                return all(self._is_fresh(part, depth) for part in value.elts)
+            case ast.Call():
+                return self._makes_fresh(value, depth)
+        return False
+
+    def _makes_fresh(self, call: ast.Call, depth: int) -> bool:
+        facts, source = self._facts, receiver(call)
+        if last_name(call.func) in _ALIASING:
+            return source is not None and self._is_fresh(source, depth)
+        functions = list(called(facts, call))
+        networks = facts.models.of(call.func) or ()
+        own = (method_of(network.definition, "forward") for network in networks if network.definition is not None)
+        functions += [(method.facts, method.node) for method in own if method is not None and isinstance(method.node, FUNCTIONS)]
+        if functions:
+            given = [(there, item) for there, function in functions for item in returns(function)]
+            return bool(given) and depth < _LIMIT and all(there.stability._is_fresh(item, depth + 1) for there, item in given)
+        if networks:
+            return all((network.library or "").startswith("torch.nn.") for network in networks)
+        meaning = facts.calls.meaning(call) or ""
+        computed = meaning.startswith(("torch.nn.functional.", "builtins.")) or meaning.rpartition(".")[0] == "torch"
+        return computed or (not meaning and facts.purity.is_pure(call))
+
+    def _goes_backward(self, use: ast.Name) -> bool:
+        """Whether a variable is sent backward, by itself or scaled: no parameter is."""
+        parent = self._facts.tree.parent(use)
+        if isinstance(parent, ast.Call):
+            return use in parent.args and isinstance(parent.func, ast.Attribute) and parent.func.attr in _SENDING
+        return isinstance(parent, ast.Attribute) and parent.attr == "backward"
+
+
+def _calls(nodes: list[ast.AST]) -> Iterator[ast.Call]:
+    for node in nodes:
+        for item in ast.walk(node):
+            if isinstance(item, ast.Call):
+                yield item

@@ -273,17 +273,12 @@ def test_the_project_of_a_package_without_a_mark(folder: Path) -> None:
     ]
 
 
-def test_the_declarations_of_a_project(folder: Path) -> None:
-    """All files that may declare versions are handed over, and no others."""
-    lay(folder, "pyproject.toml", "setup.cfg", "requirements.txt", "requirements-dev.txt", "requirements/gpu.txt", "notes.txt", "train.py")
+def test_the_names_at_the_top_of_a_project(folder: Path) -> None:
+    """Requirements may lie in a folder of their own; what lies in other folders is not listed."""
+    lay(folder, "pyproject.toml", "requirements.txt", "requirements/gpu.txt", "pkg/train.py")
 
-    assert sorted(files.declarations(str(folder))) == [
-        "pyproject.toml",
-        "requirements-dev.txt",
-        "requirements.txt",
-        "requirements/gpu.txt",
-        "setup.cfg",
-    ]
+    assert files.names_at_top(str(folder)) == ["pkg", "pyproject.toml", "requirements", "requirements.txt", "requirements/gpu.txt"]
+    assert files.names_at_top(str(folder / "missing")) == []
 
 
 def test_a_project_reader_stays_inside(folder: Path) -> None:

@@ -11,7 +11,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, BinaryIO, TextIO
@@ -233,13 +233,9 @@ def _is_package(folder: str) -> bool:
     return os.path.isfile(os.path.join(folder, "__init__.py"))
 
 
-def declarations(root: str) -> Mapping[str, str]:
-    """The texts of the files in which a project declares the versions that it runs on, by name."""
-    names = ["pyproject.toml", "setup.cfg", "setup.py", "environment.yml"]
-    names += sorted(name for name in _names(root) if name.startswith("requirements") and name.endswith(".txt"))
-    names += sorted(f"requirements/{name}" for name in _names(os.path.join(root, "requirements")) if name.endswith(".txt"))
-    texts = {name: read_if_there(os.path.join(root, name)) for name in names}
-    return {name: data.decode("utf-8", "replace") for name, data in texts.items() if data is not None}
+def names_at_top(root: str) -> list[str]:
+    """The names at the top of a project and in its folder ``requirements``, as POSIX paths relative to its root."""
+    return sorted([*_names(root), *(f"requirements/{name}" for name in _names(os.path.join(root, "requirements")))])
 
 
 def _names(folder: str) -> list[str]:

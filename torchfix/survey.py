@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from torchfix import engine, files, registry
 from torchfix.engine import EngineSettings
 from torchfix.exclude import Patterns
-from torchfix.facts.project import Project, Version, declared, only_forks
+from torchfix.facts.declarations import declared, is_declaring
+from torchfix.facts.project import Project
+from torchfix.facts.versions import Range, Version
 from torchfix.files import Found
 from torchfix.options import rule_options
 from torchfix.result import Result
@@ -152,11 +154,12 @@ class Survey:
         return tuple(dict.fromkeys(self._warnings))
 
     def _context(self, root: str, marked: bool) -> Context:
-        texts = files.declarations(root)
-        torch, python = declared(texts)
-        torch = self._settings.torch or torch
+        reader = files.ProjectReader(root)
+        declarations = declared(filter(is_declaring, files.names_at_top(root)), reader)
+        if self._settings.torch is not None:
+            declarations = replace(declarations, torch=Range(self._settings.torch))
         paths = files.ProjectPaths(root, deep=marked)  # what lies under a folder without a mark may be anybody's
-        project = Project(root, files.ProjectReader(root), paths, torch, python, only_forks(texts))
+        project = Project(root, reader, paths, declarations)
         engine_settings = EngineSettings(self._settings.risk, self._settings.format, self._style(root))
         return Context(project, self._selected, engine_settings)
 

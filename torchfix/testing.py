@@ -11,7 +11,9 @@ from typing import Any
 
 from torchfix import registry
 from torchfix.engine import EngineSettings, advance, fix
-from torchfix.facts.project import Project, Version
+from torchfix.facts.declarations import Declarations
+from torchfix.facts.project import Project
+from torchfix.facts.versions import Range, Version
 from torchfix.result import Note, Outcome, Result
 from torchfix.spanning import Answer, Grounds, Neighbour, settle
 from torchfix.transform import Selected, Transform
@@ -41,7 +43,7 @@ def run_transform(
     transform = registry.find(rule) if isinstance(rule, str) else rule
     text = textwrap.dedent(text)
     others = {name: textwrap.dedent(body) for name, body in (modules or {}).items()}
-    project = Project.of_texts({path: text, **others}, torch)
+    project = Project.of_texts({path: text, **others}, Declarations(Range(torch)))
     selected = [Selected(transform, transform.options(**options))]
     return fix(path, text.encode(), project, selected, settings or EngineSettings(format="off"))
 
@@ -58,7 +60,7 @@ def run_on_program(
     """
     transform = registry.find(rule) if isinstance(rule, str) else rule
     data = {path: textwrap.dedent(text).encode() for path, text in texts.items()}
-    project = Project("", data.get, tuple(sorted(data)), torch)
+    project = Project("", data.get, tuple(sorted(data)), Declarations(Range(torch)))
     selected = [Selected(transform, transform.options(**options))]
 
     def look(names: Iterable[str], grounds: Grounds) -> dict[str, Answer]:

@@ -52,7 +52,7 @@ from torchfix.facts import Facts
 from torchfix.facts.calls import argument, has_stars
 from torchfix.facts.models import is_module_class
 from torchfix.facts.names import Definition
-from torchfix.facts.project import Version
+from torchfix.facts.versions import Version
 from torchfix.facts.references import Reference, Role
 from torchfix.transform import Finding, Held, NoOptions, Transform
 

@@ -7,8 +7,13 @@ import textwrap
 from collections.abc import Mapping
 
 from torchfix.facts import Facts
+from torchfix.facts.declarations import Declarations
 from torchfix.facts.project import Project
+from torchfix.facts.versions import Range
 from torchfix.source import SourceFile
+
+ONLY_FORKS = Declarations(python=Range(None, (3, 14)), systems=frozenset({"POSIX :: Linux"}))
+"""What a project declares on whose platforms a new process is a fork."""
 
 
 def facts_of(text: str, path: str = "train.py", modules: Mapping[str, str] | None = None) -> Facts:

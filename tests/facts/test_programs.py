@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.facts.reading import facts_of, node
+from tests.facts.reading import ONLY_FORKS, facts_of, node
 from torchfix.facts.project import Project
 from torchfix.source import SourceFile
 
@@ -107,7 +107,7 @@ def test_fork_is_what_the_script_sets(text: str, expected: bool) -> None:
 
 def test_fork_is_what_the_project_declares() -> None:
     """A project for Linux and a Python below 3.14 forks."""
-    project = Project.of_texts({"train.py": "x = 1"}, forks=True)
+    project = Project.of_texts({"train.py": "x = 1"}, ONLY_FORKS)
     assert project.facts(SourceFile("train.py", "x = 1")).program.forks
 
 

@@ -8,6 +8,7 @@ from textwrap import dedent, indent
 
 import pytest
 
+from tests.facts.reading import ONLY_FORKS
 from tests.running import run_on_cpu, run_on_fake_gpu
 from torchfix import registry
 from torchfix.facts.project import Project
@@ -177,7 +178,7 @@ def test_script_without_guard_is_fixed_where_the_project_declares_fork() -> None
     """A project for Linux and Python below 3.14 has no other workers than forks."""
     text = f"{HEAD}\n{looped(f'DataLoader({MNIST})')}\n"
     transform = registry.find(RULE)
-    facts = Project.of_texts({"train.py": text}, forks=True).facts(SourceFile("train.py", text))
+    facts = Project.of_texts({"train.py": text}, ONLY_FORKS).facts(SourceFile("train.py", text))
     assert [finding.held for finding in transform.find(facts, transform.options())] == [None]
 
 

@@ -1,4 +1,4 @@
-"""What other files of the user's project say: definitions by import path, and the declared torch and Python range.
+"""What other files of the user's project say: definitions by import path, and what the project declares.
 
 A :class:`Project` is plain data plus one function that reads a file of it; other files are parsed when first asked
 for, so that a run pays only for the files that its questions reach.
@@ -14,14 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from torchfix.facts.declarations import Declarations
 from torchfix.facts.tree import Tree
+from torchfix.facts.versions import Version
 from torchfix.source import SourceError, SourceFile
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-Version = tuple[int, int]
-
+_UNDECLARED = Declarations()
 _MOST_TEXT = 3_000_000  # characters of source whose trees are held; a tree takes some hundred times its text
 
 
@@ -47,9 +48,7 @@ class Project:
         root: its folder, absolute, or ``""`` where there is none.
         read: the bytes of a file by its POSIX path relative to ``root``, or None where there is no such file.
         paths: the POSIX paths of its Python files relative to ``root``.
-        torch: the oldest torch that the project's declarations allow, None where they do not say.
-        python: the oldest Python that they allow, None where they do not say.
-        forks: whether they leave only platforms on which a new process is a fork (:func:`only_forks`).
+        declarations: what it declares of what it runs on.
     """
 
     def __init__(
@@ -57,20 +56,17 @@ class Project:
         root: str = "",
         read: Callable[[str], bytes | None] = _nothing,
         paths: Sequence[str] = (),
-        torch: Version | None = None,
-        python: Version | None = None,
-        forks: bool = False,
+        declarations: Declarations = _UNDECLARED,
     ) -> None:
         self.root = root
         self.read = read
         self.paths = paths
-        self.torch = torch
-        self.python = python
-        self.forks = forks
+        self.declarations = declarations
         self._facts: dict[str, Facts | None] = {}
         self._sources: dict[str, SourceFile | None] = {}
         self._trees: dict[ast.Module, Tree] = {}
         self._imported: dict[str, list[str]] = defaultdict(list)  # the files whose import statements hold a word
+        self._holding: dict[str, tuple[str, ...]] = {}  # the files that hold a word anywhere
 
     @classmethod
     def empty(cls) -> Project:
@@ -78,19 +74,27 @@ class Project:
         return cls()
 
     @classmethod
-    def of_texts(
-        cls, modules: Mapping[str, str], torch: Version | None = None, python: Version | None = None, forks: bool = False
-    ) -> Project:
+    def of_texts(cls, modules: Mapping[str, str], declarations: Declarations = _UNDECLARED) -> Project:
         """A project that lives in memory: file texts by relative path."""
         data = {path: text.encode() for path, text in modules.items()}
-        return cls("", data.get, tuple(sorted(data)), torch, python, forks)
+        return cls("", data.get, tuple(sorted(data)), declarations)
+
+    @property
+    def torch(self) -> Version | None:
+        """The oldest torch on which the code must run, None where nothing says."""
+        return self.declarations.torch.oldest
+
+    @property
+    def forks(self) -> bool:
+        """Whether the project declares only platforms on which a new process is a fork of its parent."""
+        return self.declarations.only_forks
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_facts": {}, "_sources": {}, "_trees": {}}
 
     def reading(self, texts: Mapping[str, bytes]) -> Project:
         """The same project where some files, by relative path, hold other bytes than the disk has."""
-        return Project(self.root, _Overlay(self.read, texts), self.paths, self.torch, self.python, self.forks)
+        return Project(self.root, _Overlay(self.read, texts), self.paths, self.declarations)
 
     def relative(self, path: str) -> str:
         """A user's path as the project's own: POSIX, relative to the root; as given where it lies outside."""
@@ -118,7 +122,7 @@ class Project:
         known = self.file(path)
         if known is not None and known.source.text == source.text:
             return known
-        around = Project(self.root, self.read, self.paths, self.torch, self.python, self.forks)
+        around = Project(self.root, self.read, self.paths, self.declarations)
         # Read once, whatever is asked of them anew.
         around._sources, around._trees, around._imported = self._sources, self._trees, self._imported
         facts = Facts(source, around)
@@ -188,6 +192,14 @@ class Project:
         word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
         return (other for other in self.importers(path) if word.search(self.read(other) or b""))
 
+    def holding(self, name: str) -> tuple[str, ...]:
+        """The Python files of the project that hold the word ``name``."""
+        if name not in self._holding:
+            raw = name.encode()
+            word = re.compile(rb"\b" + re.escape(raw) + rb"\b")
+            self._holding[name] = tuple(path for path in self.paths if raw in (data := self.read(path) or b"") and word.search(data))
+        return self._holding[name]
+
     def importers(self, path: str) -> tuple[str, ...]:
         """The other Python files of the project in which an import names the file at ``path``, or one of the same name."""
         stem = os.path.basename(path).removesuffix(".py")
@@ -206,66 +218,3 @@ class Project:
 
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b[^#\n(]*(?:\([^)]*)?", re.MULTILINE)
 _WORD = re.compile(rb"[\w\x80-\xff]+")
-_REQUIREMENT = re.compile(
-    r"""(?:^|['"\s\[(,])(?:pytorch::)?(?:torch|pytorch)\s*(?:\[[^\]]*\])?\s*(?P<range>\(?\s*[=<>~!^]=?[^'"#;\n)]*)""", re.MULTILINE
-)
-_POETRY = re.compile(r"""^\s*torch\s*=\s*(?:\{[^}\n]*version\s*=\s*)?["'](?P<range>[^"']+)["']""", re.MULTILINE)
-_PYTHON = re.compile(r"""^\s*(?:requires-python|python_requires|python)\s*=\s*["']?(?P<range>[^"'\n#]+)""", re.MULTILINE)
-_PYTHON_CALL = re.compile(r"""python_requires\s*=\s*["'](?P<range>[^"'\n]+)["']""")
-_SYSTEM = re.compile(r"""Operating System :: ([^"'\n]+)""")
-_CONDA_PYTHON = re.compile(r"""^\s*-\s*python\s*(?P<range>[=<>]=?[^\n#]*)""", re.MULTILINE)
-
-
-def declared(files: Mapping[str, str]) -> tuple[Version | None, Version | None]:
-    """The oldest torch and the oldest Python that a project's declarations allow.
-
-    Args:
-        files: texts of ``pyproject.toml``, ``setup.cfg``, ``setup.py``, ``requirements*.txt``, ``environment.yml``
-            by name.
-
-    Where files disagree the lower bound wins, since the code must run on it.
-    """
-    torch: list[Version] = []
-    python: list[Version] = []
-    for text in files.values():
-        for pattern in (_REQUIREMENT, _POETRY):
-            torch += [low for match in pattern.finditer(text) if (low := _lower(match["range"]))]
-        for pattern in (_PYTHON, _PYTHON_CALL, _CONDA_PYTHON):
-            python += [low for match in pattern.finditer(text) if (low := _lower(match["range"]))]
-    return (min(torch) if torch else None), (min(python) if python else None)
-
-
-def only_forks(files: Mapping[str, str]) -> bool:
-    """Whether a project's declarations leave only platforms on which Python starts a process as a fork of its parent.
-
-    That takes classifiers that name Linux and no other system, and an upper bound below Python 3.14, where Linux too
-    came to start processes afresh (Python 3.14 documentation, multiprocessing, "Contexts and start methods").
-
-    Args:
-        files: as for :func:`declared`.
-    """
-    systems = {match[1].strip() for text in files.values() for match in _SYSTEM.finditer(text)}
-    patterns = (_PYTHON, _PYTHON_CALL, _CONDA_PYTHON)
-    ranges = [match["range"] for text in files.values() for pattern in patterns for match in pattern.finditer(text)]
-    return systems == {"POSIX :: Linux"} and any(_ends_before(words, (3, 14)) for words in ranges)
-
-
-def _ends_before(words: str, version: Version) -> bool:
-    """Whether a version range surely ends before a version: ``<3.14``, ``<=3.13``, ``==3.10.*``."""
-    for part in words.strip("() ").split(","):
-        match = re.match(r"\s*(<=?|==?|~=(?=\s*\d+\.\d+\.))\s*(\d+)\.(\d+)", part)
-        if match:
-            bound = (int(match[2]), int(match[3]))
-            if bound < version or (match[1] == "<" and bound == version):
-                return True
-    return False
-
-
-def _lower(words: str) -> Version | None:
-    """The lower bound of a version range (``>=1.10,<2``, ``==2.1.0``, ``^1.9``, ``~=2.0``), None where it has none."""
-    bounds = []
-    for part in words.strip("() ").split(","):
-        match = re.match(r"\s*(?:>=|==?|~=|\^|~|>)?\s*v?(\d+)(?:\.(\d+))?", part)
-        if match and not re.match(r"\s*(<|!=)", part):
-            bounds.append((int(match[1]), int(match[2] or 0)))
-    return max(bounds) if bounds else None

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from torchfix.facts.batches import Batches
 from torchfix.facts.cadence import Cadence
+from torchfix.facts.callers import Callers
 from torchfix.facts.calls import Calls
 from torchfix.facts.candidates import Candidates
 from torchfix.facts.classes import Classes
@@ -183,6 +184,11 @@ class Facts:
         return Loops(self)
 
     @cached_property
+    def calling(self) -> Callers:
+        """Who calls the functions of the file."""
+        return Callers(self)
+
+    @cached_property
     def candidates(self) -> Candidates:
         """Training loops that could compute in half precision."""
         return Candidates(self)
@@ -353,8 +359,7 @@ class Facts:
     def callers(self, function: Function) -> list[ast.Call] | None:
         """Every call of a function or method, None where one may be out of sight or stands in another file.
 
-        A function that is handed on as a value or decorated has callers that are not seen; of a method only calls
-        through ``self`` count, and for ``__init__`` the calls of its class.
+        A function that is handed on as a value or decorated has callers that are not seen.
         """
         found = self.callers_everywhere(function)
         if found is None or any(facts is not self for facts, _ in found):
@@ -363,74 +368,4 @@ class Facts:
 
     def callers_everywhere(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
         """As :meth:`callers`, with the calls in other files of the project, each with the facts of its file."""
-        tree, names = self.tree, self.names
-        if self.is_decorated(function):
-            return None
-        owner = tree.class_of(function)
-        if owner is not None and function.name == "__init__":
-            return self._calls_everywhere(owner.name, owner)
-        if owner is not None:
-            found = []
-            for use in tree.attributes.get(function.name, ()):
-                call = tree.parent(use)
-                inside = isinstance(use.value, ast.Name) and self.is_self(use.value) and tree.method_class(use) is owner
-                if not inside or not isinstance(call, ast.Call) or call.func is not use:
-                    return None
-                found.append((self, call))
-            return None if self.project.mentions(function.name, self.path) else found
-        home = names.scope(function)
-        if home is not names.module and not isinstance(home.node, FUNCTIONS):
-            return None
-        return self._calls_everywhere(function.name, function)
-
-    def _calls_everywhere(self, name: str, definition: ast.AST) -> list[tuple[Facts, ast.Call]] | None:
-        """The calls of a function or class under every name that imports give it; None where it is handed on as a value."""
-        found: list[tuple[Facts, ast.Call]] = []
-        waiting: list[tuple[Facts | None, str]] = [(self, name)]
-        seen: set[tuple[str, str]] = set()
-        while waiting:
-            facts, word = waiting.pop()
-            if facts is None:
-                return None
-            if (facts.path, word) in seen:
-                continue
-            seen.add((facts.path, word))
-            calls = facts._calls_through(word, definition)
-            if calls is None:
-                return None
-            found += [(facts, call) for call in calls]
-            for path in self.project.mentioning(word, facts.path):
-                other = self.project.file(path)
-                waiting += [(other, local) for local in other.names.locals_of(word)] if other else [(None, word)]
-        return found
-
-    def _calls_through(self, word: str, definition: ast.AST) -> list[ast.Call] | None:
-        """The calls of a definition under one name in this file, None where that name is used for anything but a call."""
-        tree, names = self.tree, self.names
-        found = []
-        for use in (*tree.names.get(word, ()), *tree.attributes.get(word, ())):
-            if isinstance(use, ast.Name) and any(binding.node is definition for binding in names.bindings(use)):
-                meant = len(names.bindings(use)) == 1
-            else:
-                named = names.definition(use)
-                if named is None and isinstance(use, ast.Name) and names.may_be_imported(use):
-                    return None
-                if named is None or named.node is not definition:
-                    continue
-                meant = True
-            call = tree.parent(use)
-            if isinstance(definition, ast.ClassDef) and self._only_names_class(use):
-                continue
-            if not meant or not isinstance(call, ast.Call) or call.func is not use:
-                return None
-            found.append(call)
-        return found
-
-    def _only_names_class(self, use: ast.expr) -> bool:
-        """Whether a class is named without being made or handed on: for one of its attributes, a type, or ``isinstance``."""
-        parent = self.tree.parent(use)
-        if isinstance(parent, ast.Attribute):
-            return parent.attr != "__init__"
-        if isinstance(parent, ast.Call) and use in parent.args[1:]:
-            return self.calls.meaning(parent) in ("builtins.isinstance", "builtins.issubclass")
-        return isinstance(parent, (ast.arg, ast.AnnAssign)) and parent.annotation is use
+        return self.calling.of(function)

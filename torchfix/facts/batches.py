@@ -78,6 +78,8 @@ class Batches:
             return Part(inner.loaders, is_made=True) if inner is not None else None
         if source is None:
             return None
+        if method in ("get", "pop") and len(node.args) == 1 and not value.path:
+            return self._entry(source)
         if method in ("items", "values") and value.path[:1] == (ELEMENT,) and value.path[:2] != (ELEMENT, 0):
             return self._entry(source)
         return self.on_host(source) if method in _ON_HOST or self._stays(node) else None

@@ -36,12 +36,34 @@ def called(facts: Facts, call: ast.Call) -> Iterator[tuple[Facts, Function]]:
             yield found.facts, found.node
 
 
+def choices(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:
+    """What a call may call where a variable or a table chooses it (``table[name](...)``): definitions, and dotted names of libraries.
+
+    Empty where one of the choices is not known.
+    """
+    if isinstance(call.func, ast.Call):
+        return ()
+    found: list[str | Definition] = []
+    for value in facts.values.of(call.func) or ():
+        if value.path or not isinstance(value.node, (ast.Name, ast.Attribute)):
+            return ()
+        meant = value.facts.names.definition(value.node) or value.facts.names.qualified(value.node)
+        if meant is None:
+            return ()
+        found.append(meant)
+    return tuple(found)
+
+
 def classes_of(facts: Facts, expression: ast.expr) -> Iterator[Definition]:
     """The classes of the project of which an expression may be an object."""
     if isinstance(expression, ast.Name) and facts.is_self(expression):
         owner = facts.tree.method_class(expression)
         if owner is not None:
             yield Definition(facts, owner)
+        return
+    networks = facts.models.of(expression)  # through ``.to(device)``, ``.eval()`` and their like
+    if networks:
+        yield from (network.definition for network in networks if network.definition is not None)
         return
     for value in facts.values.of(expression) or ():
         if isinstance(value.node, ast.Call) and not value.path:

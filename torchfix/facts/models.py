@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchfix.facts.callees import choices
 from torchfix.facts.calls import receiver
 from torchfix.facts.names import Definition
 from torchfix.facts.tree import FUNCTIONS
@@ -43,7 +44,9 @@ WRAPPERS = {
     "torch.nn.utils.weight_norm": "weight_norm",
     "apex.parallel.DistributedDataParallel": "DistributedDataParallel",
     "copy.deepcopy": "deepcopy",
+    "torch.jit.script": "script",
 }
+_KEEPING = ("DataParallel", "DistributedDataParallel")  # wrappers with an attribute ``module``
 # What a module has without defining it: calling one of these runs no layer.
 _OF_EVERY_MODULE = SELF_RETURNING | frozenset(
     """add_module buffers children extra_repr get_parameter get_submodule load_state_dict modules named_buffers named_children
@@ -142,6 +145,8 @@ class Models:
     def of_value(self, value: Value) -> tuple[Network, ...] | None:
         """The networks that one origin may be, as :meth:`of`."""
         node, facts = value.node, value.facts
+        if isinstance(node, ast.Attribute) and node.attr == "module" and not value.path:
+            return facts.models._unwrapped(node.value)
         if not isinstance(node, ast.Call) or value.path:
             return None
         meaning = facts.calls.meaning(node)
@@ -155,13 +160,29 @@ class Models:
                 return inner
         definition = facts.names.definition(node.func)
         if definition is not None:
-            if isinstance(definition.node, ast.ClassDef):
-                return (Network(value, definition, None),) if is_module_class(definition) else None
-            return self._returned(definition)
-        if meaning is not None and is_module_name(meaning):
-            return (Network(value, None, meaning),)
+            return self._made_by(value, definition)
+        if meaning is not None:
+            return self._made_by(value, meaning)
         collection = _collection(facts, node.func)
-        return (Network(value, None, f"{collection}.{_ANY}"),) if collection else None
+        if collection:
+            return (Network(value, None, f"{collection}.{_ANY}"),)
+        found = [self._made_by(value, choice) for choice in choices(facts, node)]
+        return tuple(network for networks in found for network in networks or ()) if found and all(found) else None
+
+    def _made_by(self, value: Value, maker: str | Definition) -> tuple[Network, ...] | None:
+        """The networks that a class or function makes when it is called."""
+        if isinstance(maker, str):
+            return (Network(value, None, maker),) if is_module_name(maker) else None
+        if isinstance(maker.node, ast.ClassDef):
+            return (Network(value, maker, None),) if is_module_class(maker) else None
+        return self._returned(maker)
+
+    def _unwrapped(self, wrapped: ast.expr) -> tuple[Network, ...] | None:
+        """The networks inside wrappers that keep theirs as ``module``."""
+        networks = self.of(wrapped) or ()
+        kept = [network for network in networks if network.wrappers[-1:] and network.wrappers[-1] in _KEEPING]
+        inside = [replace(network, wrappers=network.wrappers[:-1]) for network in kept]
+        return tuple(inside) or None
 
     @staticmethod
     def _returned(definition: Definition) -> tuple[Network, ...] | None:

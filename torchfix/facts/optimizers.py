@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchfix.facts.callees import choices
 from torchfix.facts.calls import argument, receiver
 from torchfix.facts.models import derives
+from torchfix.facts.names import Definition
 from torchfix.facts.values import Value
 
 if TYPE_CHECKING:
@@ -17,6 +19,18 @@ if TYPE_CHECKING:
 _SCHEDULERS = "torch.optim.lr_scheduler."
 # What torch.optim holds beside optimizers.
 _NO_OPTIMIZERS = (_SCHEDULERS, "torch.optim.swa_utils.")
+_ANY = "torch.optim.*"  # the kind of one that is picked by a name which is not known
+# What makes optimizers of torch's kind.
+_LIBRARIES = (
+    "torch.optim.",
+    "timm.optim.",
+    "apex.optimizers.",
+    "bitsandbytes.optim.",
+    "transformers.AdamW",
+    "transformers.Adafactor",
+    "transformers.optimization.AdamW",
+    "transformers.optimization.Adafactor",
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,8 @@ class Optimizer:
 
     Args:
         value: the call that constructs it.
-        kind: its dotted name (``torch.optim.Adam``), or the class's own name for one of the project.
+        kind: its dotted name (``torch.optim.Adam``), or the class's own name for one of the project; ends in ``*`` where
+            one of several is chosen.
     """
 
     value: Value
@@ -70,13 +85,11 @@ class Optimizers:
         node, facts = value.node, value.facts
         if not isinstance(node, ast.Call) or value.path:
             return None
-        meaning = facts.calls.meaning(node)
-        if meaning and meaning.startswith("torch.optim.") and not meaning.startswith(_NO_OPTIMIZERS):
-            return Optimizer(value, meaning)
-        definition = facts.names.definition(node.func)
-        if definition is None or not isinstance(definition.node, ast.ClassDef) or derives(definition, _NO_OPTIMIZERS):
+        makers = _makers(facts, node)
+        kinds = [kind for maker in makers if (kind := _kind(maker)) is not None]
+        if not kinds or len(kinds) != len(makers):
             return None
-        return Optimizer(value, definition.node.name) if derives(definition, ("torch.optim.",)) else None
+        return Optimizer(value, kinds[0] if len(kinds) == 1 else _ANY)
 
     def counts_steps(self, call: ast.Call) -> bool:
         """Whether a ``.step()`` is that of a schedule made for an exact number of steps (``OneCycleLR``)."""
@@ -91,6 +104,30 @@ class Optimizers:
         """Whether an expression surely is a learning-rate scheduler: torch's own, or of a project's class that derives from one."""
         values = self._facts.values.of(expression)
         return bool(values) and all(_schedules(value) for value in values or ())
+
+
+def _makers(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:
+    """What a call may call: a class by name, one that a variable or table chooses, or one of torch's by its name."""
+    named = facts.names.definition(call.func) or facts.calls.meaning(call)
+    if named is not None:
+        return (named,)
+    module: ast.expr | None = None
+    if isinstance(call.func, ast.Subscript) and isinstance(call.func.value, ast.Attribute) and call.func.value.attr == "__dict__":
+        module = call.func.value.value
+    elif isinstance(call.func, ast.Call) and facts.calls.meaning(call.func) == "builtins.getattr" and call.func.args:
+        module = call.func.args[0]
+    if module is not None and facts.names.qualified(module) == "torch.optim":
+        return (_ANY,)
+    return choices(facts, call)
+
+
+def _kind(maker: str | Definition) -> str | None:
+    """The kind of optimizer that a class or function makes, None where it makes none."""
+    if isinstance(maker, str):
+        return maker if maker.startswith(_LIBRARIES) and not maker.startswith(_NO_OPTIMIZERS) else None
+    if not isinstance(maker.node, ast.ClassDef) or derives(maker, _NO_OPTIMIZERS):
+        return None
+    return maker.node.name if derives(maker, ("torch.optim.",)) else None
 
 
 def _schedules(value: Value) -> bool:

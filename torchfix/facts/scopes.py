@@ -178,13 +178,12 @@ class Scopes:
         if isinstance(target, ast.Name):
             scope.bindings[target.id].append(Binding(how, target.id, node, value, path))
         elif isinstance(target, (ast.Tuple, ast.List)):
-            starred = any(isinstance(item, ast.Starred) for item in target.elts)
+            star = next((index for index, item in enumerate(target.elts) if isinstance(item, ast.Starred)), len(target.elts))
             for index, item in enumerate(target.elts):
-                if starred:
-                    inner = item.value if isinstance(item, ast.Starred) else item
-                    self._bind_target(inner, scope, Bound.OTHER, node, None)
-                else:
-                    self._bind_target(item, scope, how, node, value, (*path, index))
+                if isinstance(item, ast.Starred):
+                    self._bind_target(item.value, scope, Bound.OTHER, node, None)
+                else:  # behind a star places count from the end
+                    self._bind_target(item, scope, how, node, value, (*path, index if index < star else index - len(target.elts)))
 
     def _apply_outside(self) -> None:
         """Move what a function binds under ``global`` or ``nonlocal`` to the scope that it belongs to."""

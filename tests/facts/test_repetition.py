@@ -33,7 +33,7 @@ for epoch in range(3):
         pytest.param("for x in loader:\n    mark()", Repeated.BATCH, id="loader"),
         pytest.param("for x in loader:\n    f = lambda: mark()", Repeated.SELDOM, id="lambda"),
         pytest.param("for x in loader:\n    pass\nelse:\n    mark()", Repeated.SELDOM, id="else of a loop"),
-        pytest.param("net.eval()\nfor x, y in other:\n    net(x.cuda())\n    mark()", Repeated.SELDOM, id="module-level evaluation"),
+        pytest.param("net.eval()\nfor x, y in other:\n    net(x.cuda())\n    mark()", Repeated.BATCH, id="module-level evaluation"),
         pytest.param(
             "def check(other):\n    net.eval()\n    for x, y in other:\n        net(x.cuda())\n        mark()",
             Repeated.BATCH,

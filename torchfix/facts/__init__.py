@@ -28,6 +28,7 @@ from torchfix.facts.loaders import Loaders
 from torchfix.facts.lockstep import Lockstep
 from torchfix.facts.loops import Loops
 from torchfix.facts.models import Models
+from torchfix.facts.modes import Modes
 from torchfix.facts.names import Names
 from torchfix.facts.numbers import Numbers
 from torchfix.facts.optimizers import Optimizers
@@ -38,6 +39,7 @@ from torchfix.facts.programs import Program
 from torchfix.facts.project import Project
 from torchfix.facts.purity import Purity
 from torchfix.facts.purposes import Purposes
+from torchfix.facts.reach import Reach
 from torchfix.facts.readings import Readings
 from torchfix.facts.reductions import Reductions
 from torchfix.facts.references import References
@@ -187,6 +189,16 @@ class Facts:
     def calling(self) -> Callers:
         """Who calls the functions of the file."""
         return Callers(self)
+
+    @cached_property
+    def reach(self) -> Reach:
+        """What runs when some statements run."""
+        return Reach(self)
+
+    @cached_property
+    def modes(self) -> Modes:
+        """The modes that networks are in."""
+        return Modes(self)
 
     @cached_property
     def candidates(self) -> Candidates:

@@ -187,45 +187,27 @@ class Loops:
         """What a loop does, through the functions of the project that it calls."""
         if self.at(node) is not None:
             return Kind.TRAIN
-        reached = self._reached(node)
-        names = {_attr(call) for function in reached for call in function}
-        if "backward" in names or "manual_backward" in names:
-            return Kind.TRAIN if "step" in names or "backward" in names else Kind.UNKNOWN
+        sent = steps = zeroes = False
+        for facts, call in self._facts.reach.calls(node.body):
+            sends = _sends_backward(facts, call)
+            if sends or facts.optimizers.is_scaler(call.func):
+                return Kind.TRAIN
+            sent = sent or facts.calls.meaning(call) == "torch.autograd.grad" or _attr(call) == "manual_backward"
+            steps = steps or _attr(call) == "step"
+            zeroes = zeroes or _attr(call) == "zero_grad"
+        if sent or zeroes:
+            return Kind.TRAIN if sent and steps else Kind.UNKNOWN
         return Kind.EVAL if self._evaluates(node) else Kind.UNKNOWN
 
     def _evaluates(self, node: LoopNode) -> bool:
-        """Whether gradients are off around a loop, or a network was put into evaluation before it in its function."""
-        if self._facts.regions.under(node, NO_GRAD):
+        """Whether a loop without a backward pass is there to evaluate: the networks are in that mode, or gradients are off."""
+        if self._facts.modes.evaluates(node):
             return True
-        owner: ast.AST = self._facts.tree.function(node) or self._facts.tree.module
-        if isinstance(owner, ast.Module):
-            return any(self._facts.regions.under(item, NO_GRAD) for item in node.body)
-        evals = [
-            call
-            for call in self._facts.tree.calls.get("eval", ())
-            if self._facts.tree.is_within(call, owner) and isinstance(call.func, ast.Attribute)
-        ]
-        return bool(evals) or any(isinstance(item, ast.With) and self._facts.regions.under(item.body[0], NO_GRAD) for item in node.body)
+        return any(isinstance(item, ast.With) and self._facts.regions.under(item.body[0], NO_GRAD) for item in node.body)
 
-    def _reached(self, node: LoopNode) -> list[list[ast.Call]]:
-        """The method calls in a loop and, function by function, in what it calls of the project."""
-        seen: set[int] = set()
-        found: list[list[ast.Call]] = []
-        waiting: list[tuple[Facts, list[ast.stmt]]] = [(self._facts, node.body)]
-        while waiting:
-            facts, body = waiting.pop()
-            calls = [item for statement in body for item in walk_here(statement) if isinstance(item, ast.Call)]
-            found.append([call for call in calls if isinstance(call.func, ast.Attribute)])
-            for call in calls:
-                definition = facts.names.definition(call.func)
-                if definition is not None and isinstance(definition.node, FUNCTIONS) and id(definition.node) not in seen:
-                    seen.add(id(definition.node))
-                    waiting.append((definition.facts, definition.node.body))
-                method = facts.own_method(call)
-                if method is not None and id(method) not in seen:
-                    seen.add(id(method))
-                    waiting.append((facts, method.body))
-        return found
+
+def _sends_backward(facts: Facts, call: ast.Call) -> bool:
+    return _attr(call) == "backward" or facts.calls.meaning(call) == "torch.autograd.backward"
 
 
 def _attr(call: ast.Call) -> str:

@@ -20,6 +20,7 @@ _SCHEDULERS = "torch.optim.lr_scheduler."
 # What torch.optim holds beside optimizers.
 _NO_OPTIMIZERS = (_SCHEDULERS, "torch.optim.swa_utils.")
 _ANY = "torch.optim.*"  # the kind of one that is picked by a name which is not known
+_SCALERS = ("timm.utils.NativeScaler", "timm.utils.ApexScaler", "timm.utils.cuda.NativeScaler", "timm.utils.cuda.ApexScaler")
 # What makes optimizers of torch's kind.
 _LIBRARIES = (
     "torch.optim.",
@@ -90,6 +91,13 @@ class Optimizers:
         if not kinds or len(kinds) != len(makers):
             return None
         return Optimizer(value, kinds[0] if len(kinds) == 1 else _ANY)
+
+    def is_scaler(self, expression: ast.expr) -> bool:
+        """Whether an expression surely is a library's object that sends a loss backward and steps when it is called."""
+        values = self._facts.values.of(expression) if isinstance(expression, (ast.Name, ast.Attribute)) else ()
+        return bool(values) and all(
+            isinstance(value.node, ast.Call) and value.facts.calls.meaning(value.node) in _SCALERS for value in values or ()
+        )
 
     def counts_steps(self, call: ast.Call) -> bool:
         """Whether a ``.step()`` is that of a schedule made for an exact number of steps (``OneCycleLR``)."""

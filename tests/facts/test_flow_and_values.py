@@ -178,3 +178,9 @@ def test_next_as_a_method_is_an_element(method: str) -> None:
     values = facts.values.of(node(facts, "x", -1))
     assert values is not None
     assert [(value.path, texts([value])) for value in values] == [((ELEMENT,), ["make()"])]
+
+
+def test_files_that_import_a_name_from_each_other_end_the_question() -> None:
+    """A circle of imports makes nothing."""
+    facts = facts_of("from a import x\ny = x\n", modules={"a.py": "from b import x\n", "b.py": "from a import x\n"})
+    assert not any(isinstance(value.node, ast.Call) for value in facts.values.of(node(facts, "x")) or ())

@@ -257,9 +257,10 @@ class Values:
     def _imported(self, binding: Binding, path: Path, trail: _Trail) -> list[Value] | None:
         """A module-level variable of another file of the project."""
         node, facts = binding.node, self._facts
-        trail.effort[0] -= 1
-        if not isinstance(node, ast.ImportFrom) or trail.effort[0] < 0:
+        key = (id(binding), path, None)
+        if not isinstance(node, ast.ImportFrom) or key in trail.seen or len(trail.seen) > _LIMIT:
             return None  # files that import a name from each other end here
+        trail = replace(trail, seen=trail.seen | {key})
         module = facts.project.module(node.module or "", facts.path, node.level)
         if module is None:
             return None

@@ -236,6 +236,18 @@ def test_findings_that_span_files_are_the_same_in_every_run(folder: Path, parcel
     assert {result.outcome for result in run(["."], Mode.LIST, Settings()).results} == {Outcome.CLEAN}
 
 
+def test_other_files_are_named_as_the_user_sees_them(folder: Path, parcels: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places and reasons name other files from the working folder, wherever their project's root is."""
+    monkeypatch.chdir(folder / "pack")
+
+    done = run([".."], Mode.LIST, Settings())
+    alone = run(["../engine.py"], Mode.LIST, Settings())
+
+    places = [place.path for result in done.results for note in result.notes for place in note.elsewhere]
+    assert places == ["../main.py", "tools.py", "tools.py"]
+    assert alone.results[0].notes[0].reason is not None
+
+
 @pytest.mark.parametrize(
     ("paths", "settings", "code"),
     [

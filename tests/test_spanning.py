@@ -152,6 +152,22 @@ def test_two_findings_that_share_a_file_are_taken_one_after_the_other() -> None:
     assert [note.elsewhere for note in fixed(results)] == [(Place("main.py", 4, 0, 4, 15),), (Place("main.py", 4, 6, 4, 14),)]
 
 
+def test_findings_of_one_file_that_say_the_same_elsewhere_share_it() -> None:
+    """What two of them change alike in another file is changed once, and each names it."""
+
+    def find(facts: Facts) -> Iterator[Finding]:
+        other = facts.project.file("other.py")
+        for call in facts.tree.calls.get("g", ()):
+            assert other is not None
+            node = other.tree.calls["h"][0]
+            yield Finding(call, "g", (Replace(call, "i()"),), elsewhere=(Elsewhere("other.py", (SetArgument(node, "k", "1"),)),))
+
+    results = look_at({"a.py": "g()\ng()\n", "other.py": "h()\n"}, (transform(find),))
+
+    assert texts_of(results) == {"a.py": "i()\ni()\n", "other.py": "h(k=1)\n"}
+    assert [(note.line, note.elsewhere) for note in fixed(results)] == [(line, (Place("other.py", 1, 0, 1, 3),)) for line in (1, 2)]
+
+
 def find_chain(facts: Facts) -> Iterator[Finding]:
     """First a word in this file, then what spans files: seen only once the first change was made."""
     for node in facts.tree.names.get("first", ()):
@@ -356,7 +372,7 @@ def test_a_file_that_the_project_lacks_is_a_fault_of_the_rule() -> None:
         yield Finding(facts.source.tree.body[0], "g", elsewhere=(Elsewhere("lost.py", (AddImport("os"),)),))
 
     def look(names: Sequence[str], grounds: Grounds) -> dict[str, Answer]:
-        return {"a.py": advance("a.py", b"x = 1\n", Project.empty(), [Selected(transform(find))], EngineSettings(), Grounds())}
+        return {"a.py": advance("a.py", b"x = 1\n", Project.empty(), [Selected(transform(find))], EngineSettings(), grounds)}
 
     (result,) = settle(look(["a.py"], Grounds()), Grounds({"a.py": Neighbour("a.py")}), look).values()
     assert result.reason is not None

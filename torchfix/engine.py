@@ -90,7 +90,7 @@ class _Look:
 
     plan: Plan
     notes: tuple[Note, ...]
-    proposals: tuple[Proposal, ...]
+    proposal: Proposal | None
 
 
 class _Work:
@@ -128,8 +128,8 @@ class _Work:
         self.used = set(version.stage.used)
         for changes in range(ROUNDS + 1):
             look = self._look(version)
-            if look.proposals:
-                return look.proposals
+            if look.proposal is not None:
+                return look.proposal
             if not look.plan.accepted:
                 break
             if changes == ROUNDS:
@@ -178,15 +178,13 @@ class _Work:
             else:
                 possible.append(finding)
         self.step = "changing several files"
-        used = frozenset(self.used)
-        asked = [(finding, group, propose(finding, group, version, used, self.grounds)) for finding, group in spanning]
-        notes += [version.note(finding, group, "held", held) for finding, group, held in asked if isinstance(held, Held)]
+        proposal, refused = propose(spanning, version, frozenset(self.used), self.grounds) if spanning else (None, {})
+        notes += [version.note(finding, group, "held", refused[finding]) for finding, group in self._grouped(refused)]
         self.step = "planning"
         planned = plan(possible, version.source)
         reasons = {deferred.finding: deferred.reason for deferred in planned.deferred}
         notes += [version.note(finding, group, "held", reasons[finding]) for finding, group in self._grouped(reasons)]
-        proposals = tuple(proposal for _, _, proposal in asked if isinstance(proposal, Proposal))
-        return _Look(planned, tuple(notes), proposals)
+        return _Look(planned, tuple(notes), proposal)
 
     def _findings(self, facts: Facts) -> Iterator[Finding]:
         source = facts.source

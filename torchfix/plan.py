@@ -74,7 +74,7 @@ def plan(findings: Iterable[Finding], source: SourceFile) -> Plan:
     taken = _Taken(layout)
     accepted: list[Finding] = []
     deferred: list[Deferred] = []
-    for finding in sorted(findings, key=_canonical):
+    for finding in sorted(findings, key=canonical):
         edits = [edit for edit in finding.edits if not isinstance(edit, (AddImport, RemoveImport))]
         reason = next((reason for edit in edits if (reason := _obstacle(edit, layout))), None)
         if reason is None and not taken.take(edits):
@@ -119,7 +119,8 @@ class _Taken:
                 yield from self._at.get(statement, ())
 
 
-def _canonical(finding: Finding) -> tuple[object, ...]:
+def canonical(finding: Finding) -> tuple[object, ...]:
+    """What findings are ordered by: their places, then their rules."""
     node = finding.node
     start = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
     end = (-getattr(node, "end_lineno", 0), -getattr(node, "end_col_offset", 0))

@@ -1,9 +1,9 @@
 """Findings that span files: how one is proposed, what may forbid it, and how it is taken in all of its files or in none.
 
-The engine looks at one file a call. Where it meets a finding that spans files, it stops and proposes it: what each of
-the files would be with this finding alone. Of all proposals those are chosen that share no file, in the order of their
-places; the files that they change start again from there, and every question about the project is answered from the new
-texts. A file that cannot be changed is barred, and all that spans it is held with the reason.
+The engine looks at one file a call. Where it meets findings that span files, it stops and proposes them: what each of
+the files would be with these findings alone. Of all proposals those are chosen that share no file, in path order; the
+files that they change start again from there, and every question about the project is answered from the new texts. A file
+that cannot be changed is barred, and all that spans it is held with the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from torchfix.edits import AddImport, Edit, Elsewhere, RemoveImport, places
 from torchfix.facts.project import Project
-from torchfix.plan import plan
+from torchfix.plan import canonical, plan
 from torchfix.result import Note, Outcome, Place, Result
 from torchfix.stages import Failure, Stage, Version
 from torchfix.suppress import forbidding, suppressions
@@ -38,7 +38,7 @@ class Grounds:
     """What is known of a project's files while one of them is looked at; paths are relative to its root.
 
     Args:
-        files: the files of the run; None where they were not gathered yet, so that each may be one.
+        files: the files of the run; None where they were not gathered yet.
         barred: files that cannot be changed, each with the reason to hold what would change them.
         stages: files that a finding of several files has changed.
     """
@@ -58,9 +58,9 @@ class Grounds:
 
     def refusal(self, path: str, rule: str) -> Held | None:
         """Why a rule may not change a file in this run, None if it may."""
-        if path in self.barred or self.files is None:
-            return self.barred.get(path)
-        if path not in self.files:
+        if path in self.barred:
+            return self.barred[path]
+        if self.files is None or path not in self.files:
             words = f"{path} must change too, and is not among the files of this run"
             return Held("other-file-outside", words, "name it beside this one, or the folder that holds both")
         if rule in self.files[path].ignored:
@@ -71,33 +71,35 @@ class Grounds:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A finding that spans files.
+    """Findings of one file that span files and can be taken together.
 
     Args:
-        rule: the rule that found it.
-        order: where it stands, to be sorted by.
-        stages: what each of its files would be with it alone, by relative path.
+        home: the file on which they stand.
+        stages: what each of their files would be with them alone, by relative path; none where the files of the run were
+            not gathered yet, so that it is only known that there is something to propose.
     """
 
-    rule: str
-    order: tuple[str, int, int, str, str]
+    home: str
     stages: Mapping[str, Stage]
 
 
-Answer: TypeAlias = "Result | tuple[Proposal, ...]"
+Answer: TypeAlias = "Result | Proposal"
 """What a look at one file gives: what became of it, or the findings that other files must take before it can go on."""
 
 Advance: TypeAlias = Callable[[Sequence[str], Grounds], Mapping[str, Answer]]
 """Looks at some files, by relative path, on given grounds."""
 
 
-def propose(finding: Finding, group: str, version: Version, used: frozenset[int], grounds: Grounds) -> Proposal | Held:
-    """A finding that spans files as a proposal, or the reason why one of its files cannot take it.
+def propose(
+    asked: Sequence[tuple[Finding, str]], version: Version, used: frozenset[int], grounds: Grounds
+) -> tuple[Proposal | None, dict[Finding, Held]]:
+    """The findings of one file that span files as a proposal, and those that one of their files cannot take.
+
+    Findings that conflict are proposed one after the other; those that say the same of a file share what they say.
 
     Args:
-        finding: what was found, allowed in its own file.
-        group: its rule's group.
-        version: the file on which it stands.
+        asked: what was found, allowed in its own file, each with its rule's group.
+        version: the file on which they stand.
         used: where that file's comments stand that forbade something so far.
         grounds: what is known of the others.
 
@@ -105,27 +107,78 @@ def propose(finding: Finding, group: str, version: Version, used: frozenset[int]
         Failure: what was written is not what was meant, or the same place was changed again and again.
     """
     home = version.facts.path
-    stages: dict[str, Stage] = {}
-    changed: list[Place] = []
+    if grounds.files is None:
+        return Proposal(home, {}), {}
+    paths = {part.path for finding, _ in asked for part in finding.elsewhere}
+    versions = {home: version, **{path: _version(path, version.project, grounds) for path in sorted(paths)}}
+    held: dict[Finding, Held] = {}
+    taken: list[tuple[Finding, str]] = []
+    for finding, group in sorted(asked, key=lambda item: canonical(item[0])):
+        reason = _obstacle(finding, group, versions, grounds)
+        if reason is not None:
+            held[finding] = reason
+        elif _go_together([*(other for other, _ in taken), finding], versions):
+            taken.append((finding, group))
+    changed = {path: _with([finding for finding, _ in taken], path, versions) for path in versions} if taken else {}
+    for path, stage in changed.items():
+        if stage is None:
+            words = f"the new text does not fit the encoding {versions[path].stage.author.encoding} of {grounds.shown(path)}"
+            return None, held | dict.fromkeys((finding for finding, _ in taken), Held("encoding", words, "save that file as UTF-8"))
+    if not taken:
+        return None, held
+    stages = {path: stage for path, stage in changed.items() if stage is not None}
+    notes = [_note(finding, group, versions, grounds) for finding, group in taken]
+    for note in notes:
+        if sum(_is_same_place(note, earlier) for earlier in version.stage.fixed) == _REPEATED:
+            raise Failure("not-quiet", f"{note.rule} changes the same place again and again", "leave this rule out")
+    stages[home] = replace(stages[home], fixed=(*version.stage.fixed, *notes), used=used)
+    needed = {home, *(part.path for finding, _ in taken for part in finding.elsewhere)}
+    return Proposal(home, {path: stage for path, stage in stages.items() if path in needed}), held
+
+
+def _obstacle(finding: Finding, group: str, versions: Mapping[str, Version], grounds: Grounds) -> Held | None:
+    """Why a file of a finding cannot take its part, None if all can."""
+    home = next(iter(versions))
     for part in finding.elsewhere:
-        held = grounds.refusal(part.path, finding.transform)
-        if held is not None:
-            return held
-        other = _version(part.path, version.project, grounds)
-        held = _forbidden(part, (finding.transform, group), other, grounds.shown(part.path))
-        stage = held or _with(replace(finding, edits=part.edits), other, grounds.shown(part.path))
-        if isinstance(stage, Held):
-            return stage
-        stages[part.path] = stage
-        changed += _places(part.edits, other, grounds.shown(part.path))
-    own = grounds.barred.get(home) or _with(finding, version, grounds.shown(home))
-    if isinstance(own, Held):
-        return own
-    note = replace(version.note(finding, group, "fixed"), elsewhere=tuple(changed))
-    if sum(_is_same_place(note, earlier) for earlier in own.fixed) == _REPEATED:
-        raise Failure("not-quiet", f"{note.rule} changes the same place again and again", "leave this rule out")
-    stages[home] = replace(own, fixed=(*own.fixed, note), used=used)
-    return Proposal(note.rule, (grounds.shown(home), note.line, note.column, note.rule, note.message), stages)
+        reason = grounds.refusal(part.path, finding.transform)
+        reason = reason or _forbidden(part, (finding.transform, group), versions[part.path], grounds.shown(part.path))
+        if reason is not None:
+            return reason
+    for path in (home, *(part.path for part in finding.elsewhere)):
+        for deferred in plan([_part(finding, path, home)], versions[path].source).deferred:
+            return replace(deferred.reason, text=f"{deferred.reason.text} (in {grounds.shown(path)})")
+    return grounds.barred.get(home)
+
+
+def _go_together(findings: Sequence[Finding], versions: Mapping[str, Version]) -> bool:
+    """Whether no finding keeps another one from any of its files."""
+    home = next(iter(versions))
+    return all(not plan([_part(finding, path, home) for finding in findings], version.source).deferred for path, version in versions.items())
+
+
+def _part(finding: Finding, path: str, home: str) -> Finding:
+    """A finding with those edits alone that it makes in one file."""
+    if path == home:
+        return finding
+    return replace(finding, edits=tuple(edit for part in finding.elsewhere if part.path == path for edit in part.edits))
+
+
+def _with(findings: Sequence[Finding], path: str, versions: Mapping[str, Version]) -> Stage | None:
+    """A file with its part of some findings, None where its encoding does not hold the new text."""
+    home, version = next(iter(versions)), versions[path]
+    after = version.changed(plan([_part(finding, path, home) for finding in findings], version.source)).stage
+    try:
+        after.data  # noqa: B018  encoded here, so that a file that others wait for is not found to be impossible later
+    except UnicodeEncodeError:
+        return None
+    return after
+
+
+def _note(finding: Finding, group: str, versions: Mapping[str, Version], grounds: Grounds) -> Note:
+    """A finding in the lines and columns of the authors of all of its files."""
+    own = next(iter(versions.values())).note(finding, group, "fixed")
+    places = (place for part in finding.elsewhere for place in _places(part.edits, versions[part.path], grounds.shown(part.path)))
+    return replace(own, elsewhere=tuple(places))
 
 
 def _version(path: str, project: Project, grounds: Grounds) -> Version:
@@ -137,21 +190,6 @@ def _version(path: str, project: Project, grounds: Grounds) -> Version:
             raise ValueError(f"a finding changes {path}, which the project does not have")
         stage = Stage.first(facts.source)
     return Version(stage, project)
-
-
-def _with(finding: Finding, version: Version, path: str) -> Stage | Held:
-    """A file with the edits of one finding, or why they cannot be made."""
-    planned = plan([finding], version.source)
-    for deferred in planned.deferred:
-        reason = deferred.reason
-        return replace(reason, text=f"{reason.text} (in {path})")
-    after = version.changed(planned).stage
-    try:
-        after.data  # noqa: B018  encoded here, so that a file that others wait for is not found to be impossible later
-    except UnicodeEncodeError:
-        words = f"the new text does not fit the encoding {after.author.encoding} of {path}"
-        return Held("encoding", words, "save that file as UTF-8")
-    return after
 
 
 def _forbidden(part: Elsewhere, names: tuple[str, str], version: Version, path: str) -> Held | None:
@@ -183,21 +221,23 @@ def settle(answers: Mapping[str, Answer], grounds: Grounds, advance: Advance) ->
     """What becomes of the files of a project once no finding that spans files is new.
 
     Args:
-        answers: of a first look at every file of the run, by relative path, each as if nothing had changed.
+        answers: of a first look at every file of the run, by relative path, before they were gathered.
         grounds: the files of the run, nothing changed.
         advance: looks at some of them again.
     """
     known = dict(answers)
+    asking = sorted(path for path, answer in known.items() if not isinstance(answer, Result))
+    known.update(advance(asking, grounds) if asking else {})
     while True:
         waiting = {path: answer for path, answer in known.items() if not isinstance(answer, Result)}
-        proposals = sorted((proposal for answer in waiting.values() for proposal in answer), key=lambda proposal: proposal.order)
+        proposals = sorted(waiting.values(), key=lambda proposal: proposal.home.split("/"))
         needed = {*grounds.stages, *(path for proposal in proposals for path in proposal.stages)}
         failed = {path: held for path in sorted(needed) if (held := _failed(known.get(path), grounds.shown(path))) is not None}
         again = {*waiting, *grounds.stages}
         if failed:  # all of it is undone, since nobody can tell which change does without the failed file's
             grounds = replace(grounds, stages={}, barred={**grounds.barred, **failed})
         elif waiting:
-            chosen = _chosen([proposal for proposal in proposals if not _refused(proposal, grounds)])
+            chosen = _chosen(proposals)
             changed = {path: stage for proposal in chosen for path, stage in proposal.stages.items()}
             grounds = replace(grounds, stages={**grounds.stages, **changed})
             again = {*waiting, *changed}
@@ -212,10 +252,6 @@ def _failed(answer: Answer | None, path: str) -> Held | None:
         why = answer.reason.text if answer.reason is not None else "it failed"
         return Held("other-file-failed", f"{path} must change too, and cannot: {why}")
     return None
-
-
-def _refused(proposal: Proposal, grounds: Grounds) -> bool:
-    return any(grounds.refusal(path, proposal.rule) is not None for path in proposal.stages)
 
 
 def _chosen(proposals: Iterable[Proposal]) -> list[Proposal]:

@@ -15,6 +15,7 @@ from torchfix.facts.companions import Companions
 from torchfix.facts.creations import Creations
 from torchfix.facts.datasets import Datasets
 from torchfix.facts.destinations import Destinations
+from torchfix.facts.detachments import Detachments
 from torchfix.facts.devices import Devices
 from torchfix.facts.distribution import Distribution
 from torchfix.facts.effects import Effects
@@ -54,6 +55,7 @@ from torchfix.facts.shares import Shares
 from torchfix.facts.stability import Stability
 from torchfix.facts.states import States
 from torchfix.facts.targets import Targets
+from torchfix.facts.tensors import Tensors
 from torchfix.facts.tree import FUNCTIONS, Function, Tree
 from torchfix.facts.updates import Updates
 from torchfix.facts.values import Values
@@ -309,6 +311,16 @@ class Facts:
     def savings(self) -> Savings:
         """Readings of the device that can be saved."""
         return Savings(self)
+
+    @cached_property
+    def detachments(self) -> Detachments:
+        """Tensors that are taken out of their graphs."""
+        return Detachments(self)
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """Which expressions surely are tensors."""
+        return Tensors(self)
 
     @cached_property
     def stability(self) -> Stability:

@@ -52,8 +52,8 @@ from torchfix.facts import Facts
 from torchfix.facts.calls import argument, has_stars
 from torchfix.facts.models import is_module_class
 from torchfix.facts.names import Definition
-from torchfix.facts.versions import Version
 from torchfix.facts.references import Reference, Role
+from torchfix.facts.versions import Version
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 
@@ -209,7 +209,7 @@ def _spelled(facts: Facts, reference: Reference) -> tuple[Edit, ...]:
         renamed = f" as {reference.alias.asname}" if reference.alias.asname not in (None, last) else ""
         edits.append(Replace(local, f"from {module} import {last}{renamed}"))
         written = facts.source.segment(reference.node)
-    else:
+    elif reference.imported is not None:
         edits.append(RemoveImport(*reference.imported))
     spelled = written or successor.name
     if written is None or (_followed(facts, reference) and facts.names.spell("torch.float16", reference.node) is None):

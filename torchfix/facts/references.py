@@ -39,8 +39,9 @@ class Reference:
         name: the dotted name that it means.
         role: what is done with it.
         call: the call of it, for :attr:`Role.CALLED`.
-        statement: the import that brought the first name of the chain.
+        statement: the import that brought the first name of the chain; it may be ``from module import *``.
         alias: the part of that import.
+        is_lent: whether another file may take the name from this one, so that the import must stay.
     """
 
     node: ast.expr
@@ -49,10 +50,13 @@ class Reference:
     call: ast.Call | None
     statement: ast.Import | ast.ImportFrom
     alias: ast.alias
+    is_lent: bool = False
 
     @property
-    def imported(self) -> tuple[str, str | None]:
-        """The module, and the name of it, that the import brings."""
+    def imported(self) -> tuple[str, str | None] | None:
+        """The module, and the name of it, that the import brings; None where it brings more than this, or for others too."""
+        if self.is_lent or self.alias.name == "*":
+            return None
         if isinstance(self.statement, ast.ImportFrom):
             return "." * self.statement.level + (self.statement.module or ""), self.alias.name
         return self.alias.name, None
@@ -73,7 +77,7 @@ class References:
             name = self._facts.names.qualified(node) if imported is not None else None
             if imported is not None and name in wanted:
                 role, call = self._role(node)
-                found.append(Reference(node, str(name), role, call, *imported))
+                found.append(Reference(node, str(name), role, call, *imported, self._is_lent(node)))
         return sorted(found, key=lambda item: (item.node.lineno, item.node.col_offset))
 
     def _candidates(self, words: set[str]) -> Iterator[ast.Name | ast.Attribute]:
@@ -90,14 +94,24 @@ class References:
         if not isinstance(node, ast.Name):
             return None
         bindings = self._facts.names.bindings(node)
+        if not bindings:
+            stars = self._facts.names.module.bindings.get("*", ())
+            imports = [star.node for star in stars if isinstance(star.node, ast.ImportFrom)]
+            return (imports[-1], imports[-1].names[0]) if imports else None
         if len(bindings) > 1:
             bindings = self._facts.flow.reaching(node)
-        if not bindings or any(binding.how is not Bound.IMPORT for binding in bindings):
+        if any(binding.how is not Bound.IMPORT for binding in bindings):
             return None
         statement = bindings[0].node
         assert isinstance(statement, (ast.Import, ast.ImportFrom))
         brought = [alias for alias in statement.names if (alias.asname or alias.name).partition(".")[0] == node.id]
         return (statement, brought[0]) if brought else None
+
+    def _is_lent(self, node: ast.expr) -> bool:
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        facts = self._facts
+        return isinstance(node, ast.Name) and facts.project.mentions(node.id, facts.path)
 
     def _role(self, node: ast.expr) -> tuple[Role, ast.Call | None]:
         parent = self._facts.tree.parent(node)
@@ -131,13 +145,16 @@ class References:
         So it is where the import, or the use, is tried; where a version is asked for; and where the other branch, or a
         branch that returned before, has one of the other names.
         """
-        wanted = frozenset(others)
-        return self._is_tried(reference.statement) or self._is_branch(reference.node, wanted)
+        return self._is_tried(reference.statement) or self.is_branch(reference.node, others)
 
     def _is_tried(self, statement: ast.stmt) -> bool:
-        return any(isinstance(outer, ast.Try) and outer.handlers for outer in self._facts.tree.ancestors(statement))
+        """Whether the program goes on where an import fails."""
+        tries = (outer for outer in self._facts.tree.ancestors(statement) if isinstance(outer, ast.Try))
+        return any(not isinstance(handler.body[-1], ast.Raise) for outer in tries for handler in outer.handlers)
 
-    def _is_branch(self, node: ast.AST, others: frozenset[str]) -> bool:
+    def is_branch(self, node: ast.AST, others: Iterable[str] = ()) -> bool:
+        """Whether a place runs in some versions only, or where what has one of the other names does not."""
+        others = frozenset(others)
         inner: ast.AST = node
         for outer in self._facts.tree.ancestors(node):
             if isinstance(outer, ast.Try) and outer.handlers:
@@ -165,7 +182,9 @@ class References:
 
     def _asks_version(self, test: ast.expr) -> bool:
         """Whether a condition asks which version of torch there is, or whether a module has a name."""
-        for node in ast.walk(test):
+        names = [node for node in ast.walk(test) if isinstance(node, ast.Name)]
+        made = [value.node for name in names for value in self._facts.values.of(name) or ()]
+        for node in (inner for root in (test, *made) for inner in ast.walk(root)):
             if isinstance(node, ast.Attribute) and node.attr == "__version__":
                 return True
             if isinstance(node, ast.Call) and node.args and self._facts.calls.meaning(node) == "builtins.hasattr":

@@ -28,9 +28,10 @@ After:
 Safety:
     Exact. Only copies of what a DataLoader made in host memory, never towards the host, where values would be read
     before they are there. From memory that is not pinned the copy is as before. An error of a copy surfaces at the next
-    place that waits for the device. Held where the program may run on a device other than CUDA, whose copies keep
-    another order, where the host writes into the tensor behind the copy, where the copy itself is timed, on a stream of
-    the program's own, and where the batch may be an object whose ``to`` does not know the argument.
+    place that waits for the device. Where the program may run on a device other than CUDA, whose copies keep another
+    order, the flag asks the device for its type, or the finding is held. Held too where the host writes into the tensor
+    behind the copy, where the copy itself is timed, on a stream of the program's own, and where the batch may be an
+    object whose ``to`` does not know the argument.
 
 Reference:
     https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
@@ -47,7 +48,7 @@ from torchfix.facts.batches import Part
 from torchfix.facts.calls import CLOCKS, has_stars, is_constant
 from torchfix.facts.devices import Transfer
 from torchfix.facts.traits import Trait
-from torchfix.facts.tree import last_name, walk_here
+from torchfix.facts.tree import dotted, last_name, walk_here
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _MESSAGE = "the program waits for each copy of a batch to the device"
@@ -58,7 +59,7 @@ _POSITIONS = {"to": 3, "cuda": 2, "type": 2}
 _OTHER_DEVICE = Held(
     "other-device",
     "the program may run on a device other than CUDA, where the host can overtake the copy",
-    'write non_blocking=device.type == "cuda"',
+    'make the device a torch.device, and write non_blocking=device.type == "cuda"',
 )
 _STREAM = Held("own-stream", "the copy runs on a stream of the program's own", "let the consumer wait for that stream, then add the flag")
 _TIMED = Held(
@@ -92,7 +93,22 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         if held is not None:
             yield Finding(call, _MESSAGE, held=held)
             continue
-        yield Finding(call, _MESSAGE, (SetArgument(call, "non_blocking", "True"),), because=_because(facts, part))
+        flag = "True" if _is_safe(facts, transfer) else _asking(facts, transfer)
+        yield Finding(call, _MESSAGE, (SetArgument(call, "non_blocking", str(flag)),), because=_because(facts, part))
+
+
+def _is_safe(facts: Facts, transfer: Transfer) -> bool:
+    """Whether the copy surely goes to CUDA or stays on the host."""
+    known = transfer.device.types - {"?"} <= {"cuda", "cpu"}
+    return known and not ("?" in transfer.device.types and facts.devices.names_others())
+
+
+def _asking(facts: Facts, transfer: Transfer) -> str | None:
+    """The flag that asks a device for its type, None where the target is not surely a device object that can be read twice."""
+    name = dotted(transfer.target) if transfer.target is not None else None
+    if name is None or transfer.device.is_object is not True or transfer.device.may_be_none or not transfer.device.may_be_cuda:
+        return None
+    return f"{name}.type == {facts.destinations.quoted('cuda')}"
 
 
 def _says_already(call: ast.Call) -> bool:
@@ -104,7 +120,7 @@ def _says_already(call: ast.Call) -> bool:
 def _obstacle(facts: Facts, transfer: Transfer, part: Part) -> Held | None:
     """Why the program must go on waiting."""
     call = transfer.call
-    if not transfer.device.may_only_be("cuda", "cpu") or ("?" in transfer.device.types and facts.devices.names_others()):
+    if not _is_safe(facts, transfer) and _asking(facts, transfer) is None:
         return _OTHER_DEVICE
     if facts.regions.under(call, _STREAMS):
         return _STREAM

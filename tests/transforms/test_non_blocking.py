@@ -91,6 +91,29 @@ def test_held(text: str, code: str) -> None:
     check_held(RULE, f"{HEAD}{text}\n", code)
 
 
+GUARDED = """\
+ok = flag and torch.accelerator.is_available()
+if ok:
+    d = torch.accelerator.current_accelerator()
+else:
+    d = torch.device("cpu")
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "flag"),
+    [
+        pytest.param(GUARDED, 'd.type == "cuda"', id="accelerator where there is one"),
+        pytest.param("d = torch.device('mps' if mps else 'cuda')\n", 'd.type == "cuda"', id="MPS or CUDA"),
+        pytest.param("torch.backends.mps.is_available()\nd = torch.zeros(1).device\n", 'd.type == "cuda"', id="a tensor's device"),
+    ],
+)
+def test_the_flag_asks_a_device_that_may_be_another(head: str, flag: str) -> None:
+    """Where a device object may be of another type than CUDA, the program decides as it runs."""
+    loop = "for x, y in loader:\n    x = x.to(d{})\n"
+    check_transformed(RULE, f"{HEAD}{head}{loop.format('')}", f"{HEAD}{head}{loop.format(f', non_blocking={flag}')}")
+
+
 OWN_CLASS = """
 import torch
 from torch.utils.data import DataLoader

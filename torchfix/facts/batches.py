@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 # Methods whose result is the tensor itself, or one like it, in host memory.
 _ON_HOST = frozenset("""view reshape squeeze unsqueeze permute transpose flatten contiguous detach clone pin_memory
     float double half bfloat16 long int short byte bool""".split())
-# Functions that make a tensor of values that are not tensors yet.
-_MAKING = ("torch.from_numpy", "torch.tensor", "torch.as_tensor")
+# Functions that make a tensor of values that are not tensors yet; the first makes it in host memory, whatever else it may be given.
+_FROM_ARRAY = "torch.from_numpy"
+_MAKING = (_FROM_ARRAY, "torch.tensor", "torch.as_tensor")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Batches:
         if meaning == "torch.autograd.Variable" and node.args:
             return self.on_host(node.args[0])
         if meaning in _MAKING and node.args:
-            inner = self.on_host(node.args[0])
+            inner = self.on_host(node.args[0]) or (self._partly(node.args[0]) if meaning == _FROM_ARRAY else None)
             return Part(inner.loaders, is_made=True) if inner is not None else None
         if source is None:
             return None
@@ -83,6 +84,12 @@ class Batches:
         if method in ("items", "values") and value.path[:1] == (ELEMENT,) and value.path[:2] != (ELEMENT, 0):
             return self._entry(source)
         return self.on_host(source) if method in _ON_HOST or self._stays(node) else None
+
+    def _partly(self, expression: ast.expr) -> Part | None:
+        """A part of a batch that an expression is where some of its origins are one, others arrays from elsewhere."""
+        parts = [value.facts.batches._of_value(value) for value in self._facts.values.of(expression) or ()]
+        loaders = tuple(dict.fromkeys(loader for part in parts if part is not None for loader in part.loaders))
+        return Part(loaders) if loaders else None
 
     def _entry(self, batch: ast.expr) -> Part | None:
         inner = self.on_host(batch)

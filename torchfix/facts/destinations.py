@@ -47,7 +47,7 @@ class Destinations:
         """Where a creation is moved; None for a mere cast, for the CPU, and where the tensor itself names the device."""
         move = creation.move
         if move is None:
-            return Destination(self._quoted("cuda"))
+            return Destination(self.quoted("cuda"))
         given = argument(move, "device", 0)
         if self.is_like_another(move):
             other = argument(move, "other", 0)
@@ -75,19 +75,20 @@ class Destinations:
     def _of_cuda(self, given: ast.expr | None, device: Device) -> Destination:
         """The device that ``.cuda(given)`` means."""
         if given is None:
-            return Destination(self._quoted("cuda"), device)
+            return Destination(self.quoted("cuda"), device)
         if isinstance(given, ast.Constant) and type(given.value) is int:
-            return Destination(self._quoted(f"cuda:{given.value}"), device)
+            return Destination(self.quoted(f"cuda:{given.value}"), device)
         if self._facts.kinds.is_ordinal(given):
             spelled = self._facts.names.spell("torch.device", given)
-            return Destination(f"{spelled or 'torch.device'}({self._quoted('cuda')}, {self._text(given)})", device, None, spelled is None)
+            return Destination(f"{spelled or 'torch.device'}({self.quoted('cuda')}, {self._text(given)})", device, None, spelled is None)
         # Known by its use alone it may be None, which means the current device to .cuda() and the host to a factory.
-        return Destination(self._text(given), device) if self._facts.devices.made_as(given) is not None else _UNKNOWN
+        made = self._facts.devices.made_as(given)
+        return Destination(self._text(given), device) if made is not None and not made.may_be_none else _UNKNOWN
 
     def _text(self, node: ast.expr) -> str:
         return self._facts.source.segment(node)
 
-    def _quoted(self, words: str) -> str:
+    def quoted(self, words: str) -> str:
         """A string literal in the quotes that the file prefers."""
         return f"'{words}'" if self._prefers_single_quotes else f'"{words}"'
 

@@ -24,10 +24,12 @@ class Device:
     Args:
         types: the device types that it may be (``{"cuda", "cpu"}``); ``"?"`` among them where some are not known.
         is_object: True for a ``torch.device``, False for a string or an index, None where both may be.
+        may_be_none: whether it may be None, with which ``.to()`` leaves a tensor where it is and factories take the host.
     """
 
     types: frozenset[str]
     is_object: bool | None
+    may_be_none: bool = False
 
     @property
     def may_be_cuda(self) -> bool:
@@ -50,6 +52,7 @@ class Device:
 
 
 _ANY = Device(frozenset("?"), None)
+_NONE = Device(frozenset({"cpu"}), None, may_be_none=True)
 # What torch.accelerator may find (torch.accelerator documentation).
 _ACCELERATORS = frozenset({"cuda", "mps", "xpu", "mtia", "privateuseone"})
 # Calls that number the devices of a machine.
@@ -107,7 +110,8 @@ class Devices:
     def made_as(self, expression: ast.expr) -> Device | None:
         """As :meth:`of`, but only by what made the expression, not by how it is declared or used."""
         judged = [value.facts.devices.of_value(value) for value in self._facts.values.of(expression) or ()]
-        return _join([device for device in judged if device]) if judged and all(judged) else None
+        known = [device for device in judged if device is not None]
+        return _join(known) if len(known) == len(judged) and any(device is not _NONE for device in known) else None
 
     def _declared_as_device(self, name: ast.Name) -> bool:
         """Whether a name is a parameter that its annotation or its default declares to be a device."""
@@ -129,7 +133,7 @@ class Devices:
         if value.path:
             return None
         if isinstance(node, ast.Constant):
-            return _constant(node)
+            return _NONE if node.value is None else _constant(node)
         if isinstance(node, ast.JoinedStr):
             first = node.values[0] if node.values else None
             if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value.startswith("cuda:"):
@@ -153,7 +157,7 @@ class Devices:
         if meaning in ORDINALS:
             return Device(frozenset({"cuda"}), False)
         if meaning == "torch.accelerator.current_accelerator":
-            return Device(_ACCELERATORS, True)
+            return Device(_ACCELERATORS, True, may_be_none=not _has_accelerator(facts, call))
         if meaning == "torch.get_default_device":
             return Device(frozenset("?"), True)
         if isinstance(call.func, ast.Attribute) and call.func.attr == "format" and isinstance(call.func.value, ast.Constant):
@@ -289,4 +293,26 @@ def _of_option(option: Value) -> Device | None:
 
 def _join(devices: list[Device]) -> Device:
     objects = {device.is_object for device in devices}
-    return Device(frozenset().union(*(device.types for device in devices)), objects.pop() if len(objects) == 1 else None)
+    types: frozenset[str] = frozenset().union(*(device.types for device in devices))
+    return Device(types, objects.pop() if len(objects) == 1 else None, any(device.may_be_none for device in devices))
+
+
+def _has_accelerator(facts: Facts, call: ast.Call) -> bool:
+    """Whether a place is only reached where ``torch.accelerator.is_available()``."""
+    inner: ast.AST = call
+    for outer in facts.tree.ancestors(call):
+        if isinstance(outer, (ast.If, ast.IfExp)) and _asks_for_accelerator(facts, outer.test):
+            body = outer.body if isinstance(outer.body, list) else [outer.body]
+            if any(item is inner for item in body):
+                return True
+        inner = outer
+    return False
+
+
+def _asks_for_accelerator(facts: Facts, test: ast.expr) -> bool:
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    if any(isinstance(part, ast.Call) and facts.calls.meaning(part) == "torch.accelerator.is_available" for part in parts):
+        return True
+    bindings = facts.flow.reaching(test) if isinstance(test, ast.Name) else []
+    given = bindings[0].value if len(bindings) == 1 and bindings[0].how is Bound.ASSIGN and not bindings[0].path else None
+    return given is not None and not isinstance(given, ast.Name) and _asks_for_accelerator(facts, given)

@@ -165,7 +165,7 @@ class Values:
         if isinstance(node, ast.IfExp):
             return self._all([(node.body, path), (node.orelse, path)], trail)
         if isinstance(node, ast.BoolOp):
-            return self._all([(item, path) for item in node.values], trail)
+            return self._one_of(node, path, trail)
         if isinstance(node, ast.NamedExpr):
             return self._follow(node.value, path, trail)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
@@ -182,6 +182,15 @@ class Values:
 
     def _all(self, items: Iterable[tuple[ast.expr, Path]], trail: _Trail) -> list[Value] | None:
         return _joined(self._follow(node, path, trail) for node, path in items)
+
+    def _one_of(self, node: ast.BoolOp, path: Path, trail: _Trail) -> list[Value] | None:
+        """The operands that ``a or b`` and ``a and b`` may give: ``or`` passes over what is surely false."""
+        found = self._all([(item, path) for item in node.values[:-1]], trail)
+        last = self._follow(node.values[-1], path, trail)
+        if found is None or last is None:
+            return None
+        passes = isinstance(node.op, ast.Or)
+        return [value for value in found if not (passes and isinstance(value.node, ast.Constant) and not value.node.value)] + last
 
     def _item(self, node: ast.Tuple | ast.List, path: Path, trail: _Trail) -> list[Value] | None:
         """An item of a sequence that is written out; of a list that is changed later it may be any."""

@@ -1,6 +1,7 @@
 """Whether every weight of a network takes part in every forward pass.
 
-A process that trains a replica waits for the gradient of each weight; one that a pass leaves out never comes.
+A process that trains a replica waits for the gradient of each weight; one that a pass leaves out never comes. And a
+weight without a gradient is not stepped at all, where one with a gradient of zeros still decays and keeps its momentum.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchfix.facts.callees import method_of
-from torchfix.facts.models import is_module_class, is_module_name
+from torchfix.facts.calls import receiver
+from torchfix.facts.models import Network, is_module_class, is_module_name
 from torchfix.facts.names import Definition
-from torchfix.facts.tree import FUNCTIONS, walk_here
+from torchfix.facts.tree import FUNCTIONS, Function, last_name, walk_here
+from torchfix.facts.values import returns
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -25,6 +28,15 @@ _WITHOUT_WEIGHTS = tuple(
 )
 
 
+# What gives values that no gradient comes back from.
+_CUTS = frozenset(
+    """detach detach_ data item tolist numpy no_grad inference_mode argmax argmin argsort round floor ceil sign long int bool byte
+    one_hot multinomial bernoulli eq ne gt lt ge le isnan zeros_like ones_like checkpoint requires_grad_""".split()
+)
+
+_TENSORS = tuple(f"torch.{name}" for name in ("zeros", "ones", "rand", "randn", "empty", "full", "tensor"))
+
+
 def left_out(definition: Definition) -> Iterator[tuple[Definition, ast.Attribute]]:
     """The layers of a network's class, and of the classes that it is made of, that a forward pass may leave out.
 
@@ -35,6 +47,77 @@ def left_out(definition: Definition) -> Iterator[tuple[Definition, ast.Attribute
             for layer in _layers(owner):
                 if not _is_always_used(owner, layer):
                     yield owner, layer
+
+
+def reaches_every_weight(network: Network) -> bool:
+    """Whether a backward pass from what a network gives surely brings every weight of it a gradient.
+
+    Seen of torch's own layers, alone and in sequences, and of classes whose forward pass is plain: it gives one result,
+    leaves no layer out, calls nothing but layers and torch, and neither keeps nor detaches anything on the way.
+    """
+    if any(wrapper != "DataParallel" for wrapper in network.wrappers):
+        return False
+    call, facts = network.value.node, network.value.facts
+    if network.definition is None:
+        return isinstance(call, ast.Call) and _is_plain_layer(facts, call)
+    reached = network.definition.facts.models.hidden_classes(network.definition)
+    return next(left_out(network.definition), None) is None and all(_is_plain(owner) for owner in reached)
+
+
+def _is_plain_layer(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call makes one of torch's layers, or a sequence of such calls."""
+    meaning = facts.calls.meaning(call) or ""
+    if meaning == "torch.nn.Sequential":
+        return all(isinstance(item, ast.Call) and _is_plain_layer(facts, item) for item in call.args) and not call.keywords
+    return meaning.startswith("torch.nn.") and is_module_name(meaning) and not meaning.endswith(("List", "Dict", "Container"))
+
+
+def _is_plain(owner: Definition) -> bool:
+    facts = owner.facts
+    if not isinstance(owner.node, ast.ClassDef) or [facts.names.qualified(base) for base in owner.node.bases] != ["torch.nn.Module"]:
+        return False
+    methods = {item.name: item for item in owner.node.body if isinstance(item, FUNCTIONS)}
+    if methods.keys() != {"__init__", "forward"} or _is_subclassed(owner):
+        return False
+    made = (node for statement in methods["__init__"].body for node in walk_here(statement))
+    if not all(_makes_plainly(owner, node) for node in made if isinstance(node, ast.Call)):
+        return False
+    given = returns(methods["forward"])
+    if len(given) != 1 or isinstance(given[0], (ast.Tuple, ast.List, ast.Dict, ast.IfExp)):
+        return False
+    passing = (node for statement in methods["forward"].body for node in walk_here(statement))
+    return all(_passes_on(facts, node, methods["forward"]) for node in passing)
+
+
+def _makes_plainly(owner: Definition, call: ast.Call) -> bool:
+    """Whether a call of a constructor makes a layer of torch or of the project, or calls the constructor of the base class."""
+    facts = owner.facts
+    made = facts.names.definition(call.func)
+    if made is not None:
+        return isinstance(made.node, ast.ClassDef)
+    base = receiver(call)
+    if last_name(call.func) == "super" or (isinstance(base, ast.Call) and last_name(base.func) == "super"):
+        return True
+    meaning = facts.calls.meaning(call) or ""
+    if meaning in ("torch.nn.Module.__init__", "torch.nn.Parameter", "torch.nn.parameter.Parameter") or meaning in _TENSORS:
+        return True
+    return meaning.startswith(("builtins.", "math.", "torch.nn.init.")) or _is_plain_layer(facts, call)
+
+
+def _passes_on(facts: Facts, node: ast.AST, forward: Function) -> bool:
+    """Whether a node of a forward pass only hands values on to where a gradient comes back from."""
+    if isinstance(node, (ast.With, ast.Expr, ast.Lambda, ast.Try)):
+        return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.ctx, ast.Load) and node.attr not in _CUTS
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return any(isinstance(use.ctx, ast.Load) and facts.tree.is_within(use, forward) for use in facts.tree.names[node.id])
+    if not isinstance(node, ast.Call):
+        return True
+    meaning = facts.calls.meaning(node) or ""
+    own = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and facts.is_self(node.func.value)
+    method = isinstance(node.func, ast.Attribute) and not meaning
+    return own or method or (meaning.startswith("torch.") and last_name(node.func) not in _CUTS)
 
 
 def _layers(owner: Definition) -> Iterator[ast.Attribute]:

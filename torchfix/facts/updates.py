@@ -354,7 +354,7 @@ def _trains_network(optimizer: Optimizer) -> bool:
 
 def _is_read(facts: Facts, node: ast.Attribute) -> bool:
     """Whether a ``.grad`` is looked at, rather than cleared or compared with None."""
-    if facts.names.qualified(node) is not None:
+    if (facts.names.qualified(node) or "").startswith("torch."):  # torch.autograd.grad
         return False
     outer: ast.AST | None = facts.tree.parent(node)
     if isinstance(outer, ast.Compare):

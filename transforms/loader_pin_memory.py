@@ -49,7 +49,7 @@ _EXPLICIT = Held("explicit", "pin_memory=False is written out, so somebody may h
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     for loader in facts.loaders.all:
-        given = loader.argument("pin_memory")
+        given = loader.setting("pin_memory")
         if loader.hides_arguments or not (given is None or is_constant(given, False)):
             continue
         moves = [(there, move) for there, move in Consumers(loader).moves() if move.device.may_be_cuda]

@@ -97,7 +97,7 @@ class Options:
 def find(facts: Facts, options: Options) -> Iterator[Finding]:
     for loader in facts.loaders.all:
         given, shares = loader.argument("num_workers"), facts.program.runs_process_per_device
-        if loader.hides_arguments:
+        if loader.hides_arguments or given is not loader.setting("num_workers"):
             continue
         if given is None or is_constant(given, 0):
             if _has_work(facts.datasets.behind(loader)) and Consumers(loader).exist():

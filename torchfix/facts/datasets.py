@@ -69,7 +69,7 @@ class Datasets:
 
     def batch_is_own_object(self, loader: Loader) -> bool:
         """Whether the function that makes a loader's batches may give objects of the project's own classes, or ones that it keeps."""
-        given = loader.argument("collate_fn")
+        given = loader.setting("collate_fn")
         for origin in origins_of(loader.facts, given) or () if given is not None else ():
             if isinstance(origin.node, ast.Lambda):
                 continue
@@ -93,7 +93,7 @@ class _Behind:
         else:
             self._dataset_from(facts, loader.dataset, None)
         for name in ("collate_fn", "worker_init_fn"):
-            given = loader.argument(name)
+            given = loader.setting(name)
             if given is not None:
                 self._reader.called_from(facts, given)
         return Samples(self._reader.marks())

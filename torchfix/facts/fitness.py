@@ -1,14 +1,18 @@
-"""Whether a loader may get worker processes, and whether its batches may be pinned; if not, why."""
+"""Whether a loader may get worker processes, keep them, and have its batches pinned; if not, why."""
 
 from __future__ import annotations
 
+import ast
+
 from torchfix.facts import Facts
-from torchfix.facts.calls import is_constant, keyword
+from torchfix.facts.calls import is_constant
 from torchfix.facts.consumers import Consumers
 from torchfix.facts.devices import Transfer
+from torchfix.facts.epochs import Epochs
 from torchfix.facts.loaders import Loader
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.traits import Trait
+from torchfix.facts.traits import Mark, Trait
+from torchfix.facts.worker_copies import WorkerCopies
 
 # What the code behind the loader does that keeps it in the training process, the gravest first; only the last three
 # can be well where every new process is a fork.
@@ -141,11 +145,51 @@ _NO_SET_DEVICE = Obstacle(
 )
 _MOVES_BATCHES = Obstacle("framework-owned", "{name} takes the batches to the device", "pin through {name}'s own options")
 
+# What keeps a loader's workers from living on from one epoch to the next.
+_PERSISTENT = {
+    Trait.UNSEEN: Obstacle(
+        "dataset-unseen",
+        "the code behind the loader is not all in sight ({place}), and may remember something from one sample to the next",
+        "check that nothing changes the dataset between epochs, then add persistent_workers=True",
+    ),
+    Trait.GRAPH: Obstacle(
+        "network-in-dataset",
+        "the code behind the loader calls a network ({place}), and workers that live on keep the weights that it had at first",
+        "call the network on the batch, in the loop",
+    ),
+}
+_REMEMBERS = Obstacle(
+    "dataset-state",
+    "the code behind the loader remembers something from one sample to the next ({place}), which new workers forget after each epoch",
+    "make samples independent of each other, then add persistent_workers=True",
+)
+_CHANGED_BETWEEN = Obstacle(
+    "dataset-changed",
+    "what the workers have a copy of is changed while training runs ({place}), and workers that live on never see it",
+    "leave the workers as they are, or share what changes (torch.Tensor.share_memory_(), multiprocessing.Value)",
+)
+_AT_ONCE = Obstacle(
+    "iterators-overlap",
+    "the loader may be iterated while it is being iterated already ({place}); with workers that live on both take from one iterator",
+    "make a second loader for that place",
+)
+_RUNS_LOOP = Obstacle(
+    "framework-owned", "{name} runs the loop and may make its own loader of this one", "set persistent workers where {name} takes them"
+)
+_RESETS_PINNED = Obstacle(
+    "pinned-restart",
+    "before torch 1.9 pinning fails when workers that live on begin their second epoch",
+    "require torch 1.9, or leave the workers as they are",
+)
+
 _SET_DEVICE = ("torch.cuda.set_device", "torch.cuda.device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
 # Frameworks that run the loop over the loader; the others leave that to the user's code.
 _OWNERS = ("Accelerate", "Lightning", "Fabric", "Transformers' Trainer", "fastai", "Composer", "Catalyst", "PyTorch/XLA")
 # The release that came to seed NumPy in each worker (pytorch#56488).
 _SEEDS_NUMPY = (1, 9)
+# The release that brought workers that live on, and the first in which their batches could surely be pinned
+# (pytorch#48370, open-mmlab/mmaction2#1030).
+_PERSISTS, _RESTARTS_PINNED = (1, 7), (1, 9)
 
 
 def obstacle_to_workers(loader: Loader) -> Obstacle | None:
@@ -156,8 +200,8 @@ def obstacle_to_workers(loader: Loader) -> Obstacle | None:
     if owner is not None:
         return _filled(_OWNS_WORKERS, name=owner)
     for name in ("multiprocessing_context", "persistent_workers", "prefetch_factor"):
-        item = keyword(loader.call, name)
-        if item is not None and not (is_constant(item.value, None) or is_constant(item.value, False)):
+        given = loader.setting(name)
+        if given is not None and not (is_constant(given, None) or is_constant(given, False)):
             return _filled(_NEEDS_WORKERS, name=name)
     if samples.have(Trait.ITERABLE) and not samples.have(Trait.ASKS_WORKER):
         return _ITERABLE
@@ -175,6 +219,55 @@ def obstacle_to_workers(loader: Loader) -> Obstacle | None:
     if program.is_daemonic(loader.call):
         return _DAEMONIC
     return _NO_GUARD if not program.forks and consumers.start_unguarded() else None
+
+
+def obstacle_to_persistence(loader: Loader, epochs: Epochs) -> Obstacle | None:
+    """Why a loader's workers must not live on from one epoch to the next, or cannot be seen to be fit for it.
+
+    Args:
+        loader: the loader.
+        epochs: when it is iterated.
+    """
+    facts, torch = loader.facts, loader.facts.project.torch
+    owner = _owner(facts)
+    if owner is not None:
+        return _filled(_RUNS_LOOP, name=owner)
+    overlap = epochs.overlap()
+    if overlap is not None:
+        return _filled(_AT_ONCE, place=_place(*overlap))
+    for there, node in WorkerCopies(loader).changes():
+        if not epochs.comes_first(there, node):
+            return _filled(_CHANGED_BETWEEN, place=_place(there, node))
+    samples = facts.datasets.behind(loader)
+    mark = samples.mark(*_PERSISTENT)
+    if mark is not None:
+        return _filled(_PERSISTENT[mark.trait], place=mark.place)
+    for mark in samples.marks:
+        if mark.trait is Trait.STATE and not fills_cache(mark):
+            return _filled(_REMEMBERS, place=mark.place)
+    pins = not is_constant(loader.setting("pin_memory") or ast.Constant(None), False)
+    return _RESETS_PINNED if pins and torch is not None and _PERSISTS <= torch < _RESTARTS_PINNED else None
+
+
+def fills_cache(mark: Mark) -> bool:
+    """Whether code remembers only what it finds missing (``if key not in cache: cache[key] = ...``), so that values stay the same."""
+    node, tree = mark.node, mark.facts.tree
+    if not isinstance(node, ast.Subscript):
+        return False
+    outer = tree.parent(tree.statement(node))
+    test = outer.test if isinstance(outer, ast.If) else None
+    missing = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.NotIn)
+    return missing and isinstance(test, ast.Compare) and ast.dump(test.comparators[0]) == ast.dump(_loaded(node.value))
+
+
+def _loaded(expression: ast.expr) -> ast.expr:
+    """An expression as it is read."""
+    return ast.parse(ast.unparse(expression), mode="eval").body
+
+
+def _place(facts: Facts, node: ast.AST) -> str:
+    line = getattr(node.iter if isinstance(node, ast.comprehension) else node, "lineno", 1)
+    return f"{facts.path}:{line}"
 
 
 def obstacle_to_pinning(loader: Loader, moves: list[tuple[Facts, Transfer]]) -> Obstacle | None:
@@ -196,6 +289,9 @@ def obstacle_to_pinning(loader: Loader, moves: list[tuple[Facts, Transfer]]) -> 
     places = [(facts, loader.call), *((there, move.call) for there, move in moves)]
     if any(there.program.starts_processes(node) for there, node in places):
         return _FORKS_LATER
+    lives_on = not is_constant(loader.setting("persistent_workers") or ast.Constant(False), False)
+    if lives_on and facts.project.torch is not None and facts.project.torch < _RESTARTS_PINNED:
+        return _RESETS_PINNED
     selected = any(next(there.calls.to(*_SET_DEVICE), None) is not None for there in facts.program.everywhere)
     return _NO_SET_DEVICE if facts.program.runs_process_per_device and not selected else None
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.calls import argument, is_constant, receiver
+from torchfix.facts.keywords import Table, tables
 from torchfix.facts.names import Definition
 from torchfix.facts.tree import LoopNode, last_name
-from torchfix.facts.values import ELEMENT, Value
+from torchfix.facts.values import ELEMENT, Step, Value
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -41,6 +42,10 @@ _SAME_DATA: frozenset[str | None] = frozenset(
 )
 
 
+# Where the batch stands in what an iterable gives: alone, behind ``enumerate``, in ``zip``, in ``zip`` behind ``enumerate``.
+_BATCHES: tuple[tuple[Step, ...], ...] = ((ELEMENT,), (ELEMENT, 1), (ELEMENT, 0), (ELEMENT, 2), (ELEMENT, 1, 0), (ELEMENT, 1, 1))
+
+
 class Role(enum.Enum):
     """What a loader's batches are used for."""
 
@@ -66,21 +71,36 @@ class Loader:
         """The value of one of DataLoader's parameters, by keyword or position."""
         return argument(self.call, name, POSITIONS.index(name) if name in POSITIONS else None)
 
+    def setting(self, name: str) -> ast.expr | None:
+        """As :meth:`argument`, and where a dictionary gives it (``**options``) the last value that it may have there."""
+        return next(reversed(self.settings(name)), None)
+
+    def settings(self, name: str) -> tuple[ast.expr, ...]:
+        """Every value that one of DataLoader's parameters may be given, in the call or by dictionaries."""
+        given = self.argument(name)
+        found = tuple(value for table in self.tables or () if (value := table.entry(name)) is not None)
+        return found if given is None else (given,)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...] | None:
+        """The dictionaries that give it arguments; None where arguments are, or may be, out of sight."""
+        return tables(self.facts, self.call)
+
     @property
     def hides_arguments(self) -> bool:
-        """Whether arguments are behind ``*`` or ``**``."""
-        return has_stars(self.call)
+        """Whether arguments are out of sight, behind ``*`` or an unknown ``**``."""
+        return self.tables is None
 
     @property
     def shuffles(self) -> bool:
         """Whether it may draw its samples in a random order of its own."""
-        shuffle = self.argument("shuffle")
+        shuffle = self.setting("shuffle")
         return not (shuffle is None or is_constant(shuffle, False) or is_constant(shuffle, None))
 
     @property
     def dataset(self) -> ast.expr | None:
         """The dataset argument."""
-        return self.argument("dataset")
+        return self.setting("dataset")
 
     def dataset_values(self) -> tuple[Value, ...] | None:
         """Every expression that may have made the dataset; None where one of them is out of sight."""
@@ -154,12 +174,14 @@ class Loaders:
                 found[node] = loaders
         return found
 
+    def iterated(self, expression: ast.expr) -> tuple[Loader, ...]:
+        """The loaders whose batches an iterable surely gives, itself or through ``enumerate``, ``tqdm`` and ``zip``."""
+        asked = (self._facts.values.of(expression, path) for path in _BATCHES)
+        return tuple(dict.fromkeys(loader for values in asked for loader in self._of_values(values, (ELEMENT,)) or ()))
+
     def _sources(self, node: LoopNode) -> Iterator[tuple[Loader, ...]]:
         if isinstance(node, (ast.For, ast.AsyncFor)):
-            for path in ((ELEMENT,), (ELEMENT, 1), (ELEMENT, 0)):
-                loaders = self._of_values(self._facts.values.of(node.iter, path), (ELEMENT,))
-                if loaders:
-                    yield loaders
+            yield self.iterated(node.iter)
         for call in self._facts.tree.calls.get("next", ()):
             if self._facts.tree.nearest(call, (ast.For, ast.AsyncFor, ast.While)) is node and call.args:
                 loaders = self._of_values(self._facts.values.of(call), (ELEMENT,))

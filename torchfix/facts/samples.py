@@ -262,6 +262,8 @@ class Reader:
         if found is None or found[0] is not facts.names.module:
             return
         for binding in found[1]:
+            if binding.how is Bound.IMPORT and _is_project_variable(facts, binding, name):
+                self.note(Trait.VARIABLE, facts, name)
             if binding.how is Bound.AUGMENTED:
                 self.note(Trait.STATE, facts, name)
             elif binding.how is Bound.ASSIGN and binding.value is not None:
@@ -381,6 +383,12 @@ def _is_project_import(facts: Facts, binding: Binding) -> bool:
         whole = ".".join(part for part in (node.module, binding.origin.rpartition(".")[2]) if part)
         return any(project.module(name, facts.path, node.level) is not None for name in (node.module or "", whole))
     return isinstance(node, ast.Import) and project.module(binding.origin, facts.path) is not None
+
+
+def _is_project_variable(facts: Facts, binding: Binding, name: ast.Name) -> bool:
+    """Whether an import brings a variable of the project, rather than a function, a class or a module."""
+    brought = isinstance(binding.node, ast.ImportFrom) and _is_project_import(facts, binding)
+    return brought and facts.names.definition(name) is None and facts.names.module_of(name) is None
 
 
 def _is_own(facts: Facts, expression: ast.expr) -> bool:

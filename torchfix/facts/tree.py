@@ -36,6 +36,7 @@ class Tree:
         self.classes: list[ast.ClassDef] = []
         self.loops: list[LoopNode] = []
         self.comprehensions: list[ast.comprehension] = []
+        self.stores: list[ast.Attribute | ast.Subscript] = []
         self.imports: list[ast.Import | ast.ImportFrom] = []
         self._parents: dict[ast.AST, ast.AST] = {}
         self._first: dict[ast.AST, int] = {}  # a node's number in the order of the walk
@@ -67,6 +68,8 @@ class Tree:
                 self._last[parent] = self._last[node]
 
     def _note(self, node: ast.AST) -> None:
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+            self.stores.append(node)
         if isinstance(node, ast.Call):
             name = last_name(node.func)
             if name is not None:

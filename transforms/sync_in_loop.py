@@ -60,7 +60,7 @@ from collections.abc import Iterator
 
 from torchfix.edits import Edit, InsertBefore, Remove, Replace
 from torchfix.facts import Facts
-from torchfix.facts.calls import CLOCKS
+from torchfix.facts.loops import Kind
 from torchfix.facts.purposes import Purpose
 from torchfix.facts.readings import Reading, Way
 from torchfix.facts.savings import Repetition
@@ -100,6 +100,13 @@ _TIMED = Held(
     "measure every N steps, or with torch.cuda.Event(enable_timing=True)",
 )
 _SPREAD = Held("spread-lines", "the expression spans several lines", "give it a name in front of the statement")
+
+
+# What whole tensors are copied to the host for because the host is where they are needed.
+_WHOLE = {
+    Kind.TRAIN: frozenset({Purpose.COLLECTED, Purpose.ACTED_ON}),
+    Kind.EVAL: frozenset({Purpose.COLLECTED, Purpose.ACTED_ON, Purpose.SHOWN, Purpose.PROCESSED}),
+}
 
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
@@ -191,8 +198,7 @@ def _advice(facts: Facts, statement: ast.stmt, readings: list[Reading]) -> list[
 def _reason(facts: Facts, reading: Reading) -> Held | None:
     """Why a reading stays; None where it is another rule's, or what the program is there for."""
     if reading.way is Way.WAIT:
-        there = reading.iteration.facts
-        return _TIMED if any(there.tree.is_within(call, reading.iteration.loop) for call in there.calls.to(*CLOCKS)) else _WAIT
+        return _TIMED if facts.readings.is_timed(reading) else _WAIT
     if reading.way is Way.SIZE:
         return _SIZE
     if reading.way is Way.TRUTH:
@@ -202,7 +208,7 @@ def _reason(facts: Facts, reading: Reading) -> Held | None:
     if facts.readings.is_gathered(reading):
         return None
     purposes = facts.purposes.of(reading.node)
-    if purposes <= {Purpose.COLLECTED, Purpose.ACTED_ON} and (reading.way is Way.COPY or Purpose.ACTED_ON in purposes):
+    if purposes == {Purpose.ACTED_ON} or (reading.way is Way.COPY and not purposes - _WHOLE[reading.iteration.kind]):
         return None
     if Purpose.DECIDES in purposes:
         return _DECIDES

@@ -76,7 +76,9 @@ class Cadence:
 
     def _runs_network(self, call: ast.Call) -> bool:
         """Whether a call runs a network: one that is seen to be made, or what the program switches to ``eval()``."""
-        models = self._facts.models
+        meaning, models = self._facts.calls.meaning(call), self._facts.models
+        if meaning is not None and not meaning.startswith("."):
+            return False  # a library's function
         if models.is_module(call.func):
             return not models.is_loss(call.func)
         name = dotted(call.func)
@@ -122,14 +124,16 @@ class Cadence:
     def seldom(self, node: ast.AST, loop: LoopNode) -> ast.If | None:
         """The innermost ``if`` in a loop by which a place runs on few of its iterations, in every process and run alike.
 
-        Its condition asks for a remainder (``step % 50 == 0``), or for one step by its number (``step == 0``).
+        Its condition asks for a remainder (``step % 50 == 0``) or for one step by its number (``step == 0``), or its body
+        leaves the loop.
         """
         inner = node
         for outer in self._facts.tree.ancestors(node):
             if outer is loop:
                 return None
-            if isinstance(outer, ast.If) and inner in outer.body and self._is_seldom(outer.test, loop):
-                return outer
+            if isinstance(outer, ast.If) and inner in outer.body:
+                if self._is_seldom(outer.test, loop) or self._leaves(outer.body[-1], loop):
+                    return outer
             inner = outer
         return None
 
@@ -149,6 +153,10 @@ class Cadence:
                 values = [binding.value for binding in self._facts.flow.reaching(test) if binding.how is Bound.ASSIGN and not binding.path]
                 return bool(values) and all(value is not None and self._is_seldom(value, loop) for value in values)
         return False
+
+    def _leaves(self, statement: ast.stmt, loop: LoopNode) -> bool:
+        breaks = isinstance(statement, ast.Break) and self._facts.tree.nearest(statement, LOOPS) is loop
+        return breaks or isinstance(statement, (ast.Return, ast.Raise))
 
     @staticmethod
     def _takes_remainder(side: ast.expr) -> bool:

@@ -20,10 +20,15 @@ class Purpose(enum.Enum):
     SHOWN = "shown"  # printed, logged, or written on a progress bar
     COLLECTED = "collected"  # put into a list or an array, or added up
     ACTED_ON = "acted on"  # given to an environment's step, which the next input comes from
-    TAKEN = "taken"  # given to other code of the host
+    TAKEN = "taken"  # given to an object that keeps what it needs of it, such as a meter
+    PROCESSED = "processed"  # computed with on the host
 
 
-_BAR_METHODS = frozenset(["set_postfix", "set_postfix_str", "set_description", "set_description_str", "log", "log_metrics", "log_metric"])
+# Methods of progress bars, logs and streams, whatever makes these objects.
+_SHOWING = frozenset(
+    """set_postfix set_postfix_str set_description set_description_str log log_metrics log_metric write writerow info debug imwrite imsave
+    save_image""".split()
+)
 _COLLECTING = frozenset("append extend appendleft insert add put concatenate cat hstack vstack stack copy_".split())
 # Functions that give what they are given in another form.
 _CONVERTING = frozenset(
@@ -69,7 +74,7 @@ class Purposes:
     def _of_argument(self, call: ast.Call) -> Purpose | None:
         """What a call does with its arguments; None where its result is the value in another form."""
         facts, name = self._facts, last_name(call.func) or ""
-        if facts.effects.own(call) in (Effect.PRINT, Effect.LOG) or name in _BAR_METHODS:
+        if facts.effects.own(call) in (Effect.PRINT, Effect.LOG) or name in _SHOWING:
             return Purpose.SHOWN
         if name in _COLLECTING or (facts.calls.meaning(call) or "").startswith("numpy."):
             return Purpose.COLLECTED
@@ -77,7 +82,7 @@ class Purposes:
             return Purpose.ACTED_ON
         if name in _CONVERTING:
             return None
-        return Purpose.TAKEN
+        return Purpose.TAKEN if isinstance(self._facts.tree.parent(call), ast.Expr) else Purpose.PROCESSED
 
     def _trains(self, stepper: ast.expr) -> bool:
         return bool(self._facts.optimizers.of(stepper)) or self._facts.optimizers.is_scheduler(stepper)

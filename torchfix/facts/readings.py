@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.cadence import Iteration
-from torchfix.facts.calls import argument, is_constant, receiver
+from torchfix.facts.calls import CLOCKS, argument, is_constant, receiver
 from torchfix.facts.effects import Effect
 from torchfix.facts.residence import TO_HOST, Residence
 from torchfix.facts.scopes import parameters
@@ -101,6 +101,14 @@ class Readings:
                     return False
             node = outer
         return False
+
+    def is_timed(self, reading: Reading) -> bool:
+        """Whether a clock is read around a reading, in its loop or in its function, so that the host may wait on purpose."""
+        there = reading.iteration.facts
+        if any(there.tree.is_within(call, reading.iteration.loop) for call in there.calls.to(*CLOCKS)):
+            return True
+        function = self._facts.tree.function(reading.node)
+        return function is not None and any(self._facts.tree.is_within(call, function) for call in self._facts.calls.to(*CLOCKS))
 
     def _nodes(self) -> Iterator[ast.AST]:
         for loop in self._facts.cadence.loops:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.calls import CLOCKS
 from torchfix.facts.readings import Reading, Way
 from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, last_name
 
@@ -164,7 +163,7 @@ class Savings:
         """Whether the statement of a reading has no effect but to read what nobody uses, while no clock is read that it may be for."""
         facts, tree = self._facts, self._facts.tree
         statement = tree.statement(reading.node)
-        if reading.way not in (Way.NUMBER, Way.COPY) or self._reads_clock(reading) or self._is_repeated(statement):
+        if reading.way not in (Way.NUMBER, Way.COPY) or facts.readings.is_timed(reading) or self._is_repeated(statement):
             return False
         if isinstance(statement, ast.Expr):
             return statement.value is reading.node and facts.purity.is_pure(reading.node)
@@ -172,10 +171,6 @@ class Savings:
         if target is None or not isinstance(statement, ast.Assign) or not isinstance(facts.names.scope(target).node, FUNCTIONS):
             return False
         return all(use is target for use in facts.names.uses(target)) and facts.purity.is_pure(statement.value)
-
-    def _reads_clock(self, reading: Reading) -> bool:
-        there = reading.iteration.facts
-        return any(there.tree.is_within(call, reading.iteration.loop) for call in there.calls.to(*CLOCKS))
 
     # Of too much ----------------------------------------------------------------------------------------------
 

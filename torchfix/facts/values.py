@@ -199,7 +199,8 @@ class Values:
             return None
         step = path[0]
         if isinstance(step, int) and not added:
-            return self._follow(node.elts[step], path[1:], trail) if -len(node.elts) <= step < len(node.elts) else None
+            inside = -len(node.elts) <= step < len(node.elts)  # where it is not, taking that item ends the program
+            return self._follow(node.elts[step], path[1:], trail) if inside else []
         return self._all([(item, path[1:]) for item in (*node.elts, *added)], trail)
 
     def _entry(self, node: ast.Subscript, path: Path, trail: _Trail) -> list[Value] | None:

@@ -153,7 +153,8 @@ def _obstacle(finding: Finding, group: str, versions: Mapping[str, Version], gro
 def _go_together(findings: Sequence[Finding], versions: Mapping[str, Version]) -> bool:
     """Whether no finding keeps another one from any of its files."""
     home = next(iter(versions))
-    return all(not plan([_part(finding, path, home) for finding in findings], version.source).deferred for path, version in versions.items())
+    plans = (plan([_part(finding, path, home) for finding in findings], version.source) for path, version in versions.items())
+    return not any(planned.deferred for planned in plans)
 
 
 def _part(finding: Finding, path: str, home: str) -> Finding:

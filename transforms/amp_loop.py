@@ -62,11 +62,11 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchfix.edits import AddImport, AddParameter, Edit, InsertAfter, InsertBefore, Replace, SetArgument, Wrap
+from torchfix.edits import AddImport, AddParameter, Edit, InsertAfter, InsertBefore, Replace, SetArgument, Wrap, by_file
 from torchfix.facts import Facts
 from torchfix.facts.candidates import Candidate
+from torchfix.facts.companions import Companion
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.tree import LOOPS
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "the training loop computes in float32 and leaves the GPU's half-precision units idle"
@@ -88,22 +88,26 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
             yield Finding(node, _MESSAGE, effects=frozenset({Effect.NUMERICS}), held=Held(candidate.code, candidate.text, candidate.help))
             continue
         rewrite = _rewrite(candidate)
-        saved = tuple(rewrite.checkpoints())
-        edits = (*rewrite.imports(), *rewrite.set_up(), *rewrite.regions(), *rewrite.steps(), *saved)
+        here = ((facts.path, edit) for edit in (*rewrite.regions(), *rewrite.steps()))
+        saved = [edit for companion in candidate.companions for edit in rewrite.checkpoints(companion)]
+        own, elsewhere = by_file(facts.path, [*rewrite.imports(), *rewrite.set_up(), *here, *saved])
         effects = frozenset({Effect.NUMERICS, Effect.CHECKPOINT} if saved else {Effect.NUMERICS})
-        yield Finding(node, _MESSAGE, edits, effects, _BECAUSE, tuple(rewrite.notes(bool(saved))))
+        yield Finding(node, _MESSAGE, own, effects, _BECAUSE, tuple(rewrite.notes(bool(saved))), elsewhere=elsewhere)
 
 
 def _rewrite(candidate: Candidate) -> _Rewrite:
-    """A candidate's change, with free names for the new variables; attributes where the optimizer is one."""
-    facts, owner = candidate.facts, candidate.companion.owner
+    """A candidate's change, with names for the new variables that are free in all of its files."""
     parallel = any("DataParallel" in network.wrappers for network in candidate.forward.networks)
-    names = []
-    for listed in (("scaler", "grad_scaler", "amp_scaler"), ("use_amp", "amp_enabled"), ("amp_dtype", "autocast_dtype")):
-        free = [name for name in listed if not (owner and name in facts.tree.attributes)]
-        names.append(facts.names.fresh(*(free or listed[-1:])))
-    inside = "" if candidate.companion.passes else owner
-    return _Rewrite(candidate, parallel, f"{owner}{names[0]}", f"{inside}{names[0]}", f"{inside}{names[1]}", f"{inside}{names[2]}")
+    names = (("scaler", "grad_scaler", "amp_scaler"), ("use_amp", "amp_enabled"), ("amp_dtype", "autocast_dtype"))
+    scaler, use_amp, amp_dtype = (candidate.fresh(*listed) for listed in names)
+    first = candidate.companions[0]
+    inside = "" if first.passes else first.owner
+    return _Rewrite(candidate, parallel, scaler, f"{inside}{scaler}", f"{inside}{use_amp}", f"{inside}{amp_dtype}")
+
+
+def _torch(facts: Facts, at: ast.AST, name: str) -> str:
+    """A name of torch as a file writes it."""
+    return facts.names.spell(f"torch.{name}", at) or f"torch.{name}"
 
 
 @dataclass(frozen=True)
@@ -113,13 +117,13 @@ class _Rewrite:
     Args:
         candidate: what was read.
         parallel: whether DataParallel may run the network.
-        made: the scaler where it is made.
+        name: the scaler's name.
         scaler, use_amp, amp_dtype: the new variables as the loop calls them.
     """
 
     candidate: Candidate
     parallel: bool
-    made: str
+    name: str
     scaler: str
     use_amp: str
     amp_dtype: str
@@ -127,8 +131,8 @@ class _Rewrite:
     # Spelling -------------------------------------------------------------------------------------------------
 
     def torch(self, name: str) -> str:
-        """A name of torch as this file writes it."""
-        return self.candidate.facts.names.spell(f"torch.{name}", self.candidate.loop.node) or f"torch.{name}"
+        """A name of torch as the loop's file writes it."""
+        return _torch(self.candidate.facts, self.candidate.loop.node, name)
 
     def since(self, *version: int) -> bool:
         """Whether every torch that the project allows is at least this new."""
@@ -148,60 +152,60 @@ class _Rewrite:
         dtype = self.torch("float16") if self.only_float16 else self.amp_dtype
         return f'with {self.torch("autocast")}("cuda", dtype={dtype}, enabled={self.use_amp}):'
 
-    def make(self, enabled: str) -> str:
+    def make(self, companion: Companion, enabled: str) -> str:
         """The statement that makes the scaler."""
+        made, facts = f"{companion.owner}{self.name}", companion.facts
         if self.since(2, 3):
-            return f'{self.made} = {self.torch("amp.GradScaler")}("cuda", enabled={enabled})'
-        return f"{self.made} = {self.torch('cuda.amp.GradScaler')}(enabled={enabled})"
+            return f'{made} = {_torch(facts, companion.after, "amp.GradScaler")}("cuda", enabled={enabled})'
+        return f"{made} = {_torch(facts, companion.after, 'cuda.amp.GradScaler')}(enabled={enabled})"
 
-    def test(self, variable: str | None, flag: str | None) -> str:
+    def test(self, facts: Facts, at: ast.stmt, variable: str | None, flag: str | None) -> str:
         """The test for CUDA, from the program's own variable where it can be read."""
         if variable is not None:
-            device = variable if self.candidate.target.is_object else f"{self.torch('device')}({variable})"
+            device = variable if self.candidate.target.is_object else f"{_torch(facts, at, 'device')}({variable})"
             return f'{device}.type == "cuda"'
-        return f"bool({flag})" if flag is not None else f"{self.torch('cuda.is_available')}()"
+        return f"bool({flag})" if flag is not None else f"{_torch(facts, at, 'cuda.is_available')}()"
 
-    def imports(self) -> Iterator[Edit]:
-        """Torch itself, where the file has only parts of it."""
-        if self.candidate.facts.names.spell("torch", self.candidate.loop.node) is None:
-            yield AddImport("torch")
+    def imports(self) -> Iterator[tuple[str, Edit]]:
+        """Torch itself, where a file has only parts of it or none."""
+        written = [(self.candidate.facts, self.candidate.loop.node), *((item.facts, item.after) for item in self.candidate.companions)]
+        return ((facts.path, AddImport("torch")) for facts, at in written if facts.names.spell("torch", at) is None)
 
     # What stands beside the optimizer -------------------------------------------------------------------------
 
-    def set_up(self) -> Iterator[Edit]:
+    def set_up(self) -> Iterator[tuple[str, Edit]]:
         """The scaler and what goes with it, made behind the optimizer and handed on where the optimizer is."""
-        target, companion = self.candidate.target, self.candidate.companion
-        bfloat16, float16, capability = self.torch("bfloat16"), self.torch("float16"), f"{self.torch('cuda.get_device_capability')}()[0]"
-        variable, flag = (self.candidate.facts.companions.text(item, companion) for item in (target.variable, target.flag))
-        if not companion.passes:
-            lines = [f"{self.use_amp} = {self.test(variable, flag)}"]
-            if not self.only_float16:
-                lines.append(f"{self.amp_dtype} = {bfloat16} if {self.use_amp} and {capability} >= 8 else {float16}")
-            lines.append(self.make(self.use_amp + ("" if self.only_float16 else f" and {self.amp_dtype} is {float16}")))
-            yield InsertAfter(companion.after, "\n".join(lines))
-            return
-        yield InsertAfter(companion.after, self.make(self.test(variable, flag) + ("" if self.only_float16 else f" and {capability} < 8")))
-        yield from self.hand_on()
-        here = (ast.unparse(item) if item is not None else None for item in (target.variable, target.flag))
-        lines = [f"{self.use_amp} = {self.test(*here)}"]
-        if not self.only_float16:
-            lines.append(f"{self.amp_dtype} = {bfloat16} if {self.use_amp} and not {self.scaler}.is_enabled() else {float16}")
-        yield InsertBefore(self.outermost(), "\n".join(lines))
+        home, loop, target = self.candidate.facts, self.candidate.loop, self.candidate.target
+        for companion in self.candidate.companions:
+            facts, after = companion.facts, companion.after
+            test = self.test(facts, after, *(home.companions.text(item, companion) for item in (target.variable, target.flag)))
+            capability = f"{_torch(facts, after, 'cuda.get_device_capability')}()[0]"
+            if companion.passes:
+                code = self.make(companion, test if self.only_float16 else f"{test} and {capability} < 8")
+                yield from self.hand_on(companion)
+            else:
+                chosen = "" if self.only_float16 else f" and {self.amp_dtype} is {self.torch('float16')}"
+                code = self.decided(test, f"{self.use_amp} and {capability} >= 8") + self.make(companion, self.use_amp + chosen)
+            yield facts.path, InsertAfter(after, code)
+        if self.candidate.companions[0].passes:
+            here = (ast.unparse(item) if item is not None else None for item in (target.variable, target.flag))
+            code = self.decided(self.test(home, loop.node, *here), f"{self.use_amp} and not {self.scaler}.is_enabled()")
+            yield home.path, InsertBefore(loop.outermost, code)
 
-    def hand_on(self) -> Iterator[Edit]:
+    def decided(self, test: str, bfloat16: str) -> str:
+        """The statements that decide whether autocast is on and, where there is a choice, in which precision it computes."""
+        lines = f"{self.use_amp} = {test}\n"
+        if self.only_float16:
+            return lines
+        return f"{lines}{self.amp_dtype} = {self.torch('bfloat16')} if {bfloat16} else {self.torch('float16')}\n"
+
+    def hand_on(self, companion: Companion) -> Iterator[tuple[str, Edit]]:
         """The scaler's way through the functions that the optimizer goes through."""
-        passes = self.candidate.companion.passes
-        for step in passes:
+        for step in companion.passes:
             optional = bool(step.function.args.defaults)
-            yield AddParameter(step.function, f"{self.scaler}=None" if optional else self.scaler)
-            given = self.made if step is passes[-1] else self.scaler
-            yield from (SetArgument(call, self.scaler, given) for call in step.calls)
-
-    def outermost(self) -> ast.stmt:
-        """The outermost loop around the training loop in its function."""
-        loop, tree = self.candidate.loop, self.candidate.facts.tree
-        around = [outer for outer in tree.ancestors(loop.node) if isinstance(outer, LOOPS) and tree.function(outer) is loop.function]
-        return around[-1] if around else loop.node
+            yield step.facts.path, AddParameter(step.function, f"{self.name}=None" if optional else self.name)
+            given = f"{companion.owner}{self.name}" if step is companion.passes[-1] else self.name
+            yield from ((step.caller.path, SetArgument(call, self.name, given)) for call in step.calls)
 
     # The loop -------------------------------------------------------------------------------------------------
 
@@ -238,17 +242,17 @@ class _Rewrite:
 
     # Checkpoints and words ------------------------------------------------------------------------------------
 
-    def checkpoints(self) -> Iterator[Edit]:
+    def checkpoints(self, companion: Companion) -> Iterator[tuple[str, Edit]]:
         """The scaler's state beside the optimizer's, in dictionaries that are saved and loaded where it can be read."""
-        states, variable, after = self.candidate.facts.states, self.candidate.companion.variable, self.candidate.companion.after
-        key = self.candidate.facts.states.free_key("scaler", "grad_scaler", "amp_scaler")
+        states, made = companion.facts.states, f"{companion.owner}{self.name}"
+        key = states.free_key("scaler", "grad_scaler", "amp_scaler")
         if key is None:
             return
-        for saved in states.saved(variable, after):
-            yield Replace(saved.dictionary, saved.with_entry(key, f"{self.made}.state_dict()"), saved.parts)
-        for loaded in states.loaded(variable, after):
-            code = f'if {loaded.name}.get("{key}"):\n    {self.made}.load_state_dict({loaded.name}["{key}"])'
-            yield InsertAfter(loaded.statement, code)
+        for saved in states.saved(companion.variable, companion.after):
+            yield companion.facts.path, Replace(saved.dictionary, saved.with_entry(key, f"{made}.state_dict()"), saved.parts)
+        for loaded in states.loaded(companion.variable, companion.after):
+            code = f'if {loaded.name}.get("{key}"):\n    {made}.load_state_dict({loaded.name}["{key}"])'
+            yield companion.facts.path, InsertAfter(loaded.statement, code)
 
     def notes(self, saved: bool) -> Iterator[str]:
         """What the user must read before merging."""
@@ -259,7 +263,7 @@ class _Rewrite:
             yield _EVALUATION
         if self.candidate.loop.scheduler_steps and self.candidate.update.counted is None:
             yield _SCHEDULE
-        if not saved and self.candidate.facts.states.are_kept(self.candidate.companion.variable):
+        if not saved and any(companion.facts.states.are_kept(companion.variable) for companion in self.candidate.companions):
             yield _UNSAVED
 
 

@@ -1162,15 +1162,6 @@ def test_holds_where_the_scaler_cannot_follow_the_optimizer(text: str) -> None:
     )
 
 
-def test_a_caller_in_another_file_cannot_be_given_a_scaler() -> None:
-    """Edits stay in the loop's own file."""
-    main = TRAIN[TRAIN.index("def main") :]
-    loop = TRAIN[: TRAIN.index("def main")]
-    check_held(
-        RULE, loop, "optimizer-elsewhere", modules={"main.py": f"import torch\nfrom torch import nn\nfrom train import train\n\n\n{main}"}
-    )
-
-
 def test_an_optimizer_of_the_instance_has_its_scaler_there() -> None:
     """A trainer class keeps both as attributes."""
     after = after_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class Candidate:
         target: where it runs.
         update: what is sent backward and what steps.
         forward: what can run under autocast.
-        companion: where a scaler can be made beside the optimizer.
+        companions: where a scaler can be made beside the optimizer, for each optimizer that the loop may be given.
     """
 
     facts: Facts
@@ -48,7 +49,24 @@ class Candidate:
     target: Target
     update: Update
     forward: Forward
-    companion: Companion
+    companions: tuple[Companion, ...]
+
+    @property
+    def files(self) -> tuple[Facts, ...]:
+        """The loop's file, and those through which its optimizers come."""
+        steps = [step for companion in self.companions for step in companion.passes]
+        beside = (companion.facts for companion in self.companions)
+        return tuple(dict.fromkeys((self.facts, *beside, *(facts for step in steps for facts in (step.facts, step.caller)))))
+
+    def fresh(self, *names: str) -> str:
+        """The first of these names that is free in all of the files, also as an attribute where it must be one; else one with a number."""
+        owned = any(companion.owner for companion in self.companions)
+        numbered = (f"{names[-1]}_{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain(names, numbered) if all(_is_free(facts, name, owned) for facts in self.files))
+
+
+def _is_free(facts: Facts, name: str, owned: bool) -> bool:
+    return facts.names.is_free(name) and not (owned and name in facts.tree.attributes)
 
 
 class Candidates:
@@ -88,7 +106,7 @@ class Candidates:
         statement = update.backward_statement
         if forward.inline and not (isinstance(statement, ast.Expr) and statement.value is update.backward):
             return Obstacle("backward-form", "the backward pass is part of a larger statement", "write it as a statement of its own")
-        companion = facts.companions.of(update.optimizer)
-        if isinstance(companion, Obstacle):
-            return companion
-        return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companion)
+        companions = facts.companions.of(update.optimizer)
+        if isinstance(companions, Obstacle):
+            return companions
+        return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companions)

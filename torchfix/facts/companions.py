@@ -1,19 +1,21 @@
 """Where an object that lives beside another one can be made, and how it reaches the code that needs it.
 
 A scaler lives beside its optimizer: it is made behind the statement that makes the optimizer, and goes wherever the
-optimizer goes, as a variable that the loop can read or through the parameters of the functions in between.
+optimizer goes, as a variable that the loop can read or through the parameters of the functions in between, which may
+stand in several files of the project.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.tree import FUNCTIONS, Function, dotted
-from torchfix.facts.values import passed
+from torchfix.facts.values import is_default, passed
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -23,37 +25,53 @@ _DEPTH = 4  # functions through which an object is handed on
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """A function that is handed the object, and every call of it."""
+    """A function that is handed the object.
 
+    Args:
+        facts: the function's file.
+        function: the function.
+        caller: the file of the calls.
+        calls: every call that hands on an object of this origin.
+    """
+
+    facts: Facts
     function: Function
+    caller: Facts
     calls: tuple[ast.Call, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Companion:
-    """Where a companion can be made.
+    """One place where a companion can be made.
 
     Args:
+        facts: the file in which that is.
         after: the statement behind which it can be made.
         variable: what the object is called there.
         owner: ``"self."`` where the object is an attribute of the instance, so that its companion must be one too.
         passes: the functions that must be handed it, the innermost first.
     """
 
+    facts: Facts
     after: ast.stmt
     variable: ast.Name | ast.Attribute
     owner: str = ""
     passes: tuple[Pass, ...] = ()
 
+    @property
+    def home(self) -> tuple[Facts, Function | None]:
+        """The scope in which it would get its name."""
+        return self.facts, self.facts.tree.function(self.after)
+
 
 class Companions:
-    """Questions about companions in one file."""
+    """Questions about companions of what one file uses."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def of(self, expression: ast.expr, depth: int = 0) -> Companion | Obstacle:
-        """Where a companion of the object that an expression names can be made."""
+    def of(self, expression: ast.expr, depth: int = 0) -> tuple[Companion, ...] | Obstacle:
+        """Where companions of the objects that an expression may name can be made, one for each object."""
         if isinstance(expression, ast.Attribute):
             return self._of_attribute(expression)
         if not isinstance(expression, ast.Name):
@@ -71,9 +89,9 @@ class Companions:
         if not statements or len(statements) != len(bindings) or any(self._facts.tree.function(item) is not home for item in statements):
             return _elsewhere(expression)
         after = self._last(statements)
-        return Companion(after, expression) if self._is_before(after, expression) else _elsewhere(expression)
+        return (Companion(self._facts, after, expression),) if self._is_before(after, expression) else _elsewhere(expression)
 
-    def _of_attribute(self, expression: ast.Attribute) -> Companion | Obstacle:
+    def _of_attribute(self, expression: ast.Attribute) -> tuple[Companion, ...] | Obstacle:
         """An attribute of the instance, assigned at one place of its class."""
         facts, tree = self._facts, self._facts.tree
         root = expression.value
@@ -91,30 +109,37 @@ class Companions:
         if len(stores) != 1 or not isinstance(tree.parent(stores[0]), ast.Assign):
             return _elsewhere(expression)
         after = tree.statement(stores[0])
-        return Companion(after, expression, f"{root.id}.") if self._is_before(after, expression) else _elsewhere(expression)
+        return (Companion(facts, after, expression, f"{root.id}."),) if self._is_before(after, expression) else _elsewhere(expression)
 
-    def _handed(self, expression: ast.Name, binding: Binding, depth: int) -> Companion | Obstacle:
-        """A parameter: what every caller hands on must come from the same place of this file."""
+    def _handed(self, expression: ast.Name, binding: Binding, depth: int) -> tuple[Companion, ...] | Obstacle:
+        """A parameter: what every caller hands on, in whatever file of the project it stands."""
         tree = self._facts.tree
         signature = tree.parent(binding.node)
         function = tree.parent(signature) if signature is not None else None
-        calls = self._facts.callers(function) if isinstance(function, FUNCTIONS) and depth < _DEPTH else None
+        calls = self._facts.callers_everywhere(function) if isinstance(function, FUNCTIONS) and depth < _DEPTH else None
         if not calls or not isinstance(function, FUNCTIONS) or not isinstance(binding.node, ast.arg) or function.args.vararg:
             return _elsewhere(expression)  # behind ``*args`` one more parameter would take what is meant for them
-        found: list[Companion] = []
-        for call in calls:
+        handed: dict[ast.stmt, list[tuple[Companion, ast.Call]]] = defaultdict(list)
+        for caller, call in calls:
             given = passed(call, function, binding.node, bound=tree.class_of(function) is not None)
-            companion = self.of(given, depth + 1) if given is not None else _elsewhere(expression)
-            if isinstance(companion, Obstacle):
-                return companion
-            found.append(companion)
-        first = found[0]
-        if any(
-            item.after is not first.after or [step.function for step in item.passes] != [step.function for step in first.passes]
-            for item in found
-        ):
-            return _elsewhere(expression)
-        return replace(first, passes=(Pass(function, tuple(calls)), *first.passes))
+            if given is None or is_default(given, function):
+                return _elsewhere(expression)
+            companions = caller.companions.of(given, depth + 1)
+            if isinstance(companions, Obstacle):
+                return companions
+            for companion in companions:
+                handed[companion.after].append((companion, call))
+        found = []
+        for origin in handed.values():
+            first, _ = origin[0]
+            if any([step.function for step in item.passes] != [step.function for step in first.passes] for item, _ in origin):
+                return _elsewhere(expression)
+            caller = first.passes[0].facts if first.passes else first.facts
+            step = Pass(self._facts, function, caller, tuple(call for _, call in origin))
+            found.append(replace(first, passes=(step, *first.passes)))
+        if len({companion.home for companion in found}) < len(found):
+            return _elsewhere(expression)  # two companions of one name
+        return tuple(found)
 
     def _is_before(self, statement: ast.stmt, use: ast.expr) -> bool:
         """Whether a statement is over where the object is used; in another function it is taken to have run."""
@@ -148,20 +173,20 @@ class Companions:
         attributes = ast.unparse(expression)[len(root.id) :]
         current: ast.expr | None = root if companion.passes else expression
         for step in companion.passes:
-            current = self._before(current, step) if current is not None else None
-        if current is None or not self._readable(current, companion.after):
+            current = step.facts.companions._before(current, step) if current is not None else None
+        if current is None or not companion.facts.companions._readable(current, companion.after):
             return None
         return ast.unparse(current) + (attributes if companion.passes else "")
 
     def _before(self, expression: ast.expr, step: Pass) -> ast.expr | None:
-        """What the calls of a function hand it where its body says ``expression``; the same where that is a global."""
+        """What the calls of a function hand it where its body says ``expression``; the same where that is a global of both files."""
         tree = self._facts.tree
         root = _root(expression)
         found = self._facts.names.lookup(root.id, root) if root is not None else None
         if found is None or root is None:
             return None
         if found[0] is self._facts.names.module:
-            return expression
+            return expression if step.caller is self._facts else None
         bindings = found[1]
         if (
             len(bindings) != 1
@@ -173,8 +198,9 @@ class Companions:
             return None
         bound = tree.class_of(step.function) is not None
         given = [passed(call, step.function, bindings[0].node, bound) for call in step.calls]
-        texts = {ast.dump(item) if item is not None else "" for item in given}
-        return given[0] if len(texts) == 1 else None
+        if any(item is None or (is_default(item, step.function) and step.caller is not self._facts) for item in given):
+            return None
+        return given[0] if len({ast.dump(item) for item in given if item is not None}) == 1 else None
 
     def _readable(self, expression: ast.expr, at: ast.stmt) -> bool:
         """Whether a variable, or an attribute of one, means the same behind a statement and is bound before it."""
@@ -215,5 +241,5 @@ def _elsewhere(expression: ast.expr) -> Obstacle:
     return Obstacle(
         "optimizer-elsewhere",
         f"{ast.unparse(expression)} is made where no scaler can be made beside it and handed to this loop",
-        "make the optimizer in this file, in the loop's function or in one that hands it on",
+        "make the optimizer in the loop's function, or in one that hands it on",
     )

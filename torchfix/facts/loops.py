@@ -63,6 +63,13 @@ class Loop:
         """The function in whose body the loop stands, None at module level."""
         return self.facts.tree.function(self.node)
 
+    @property
+    def outermost(self) -> LoopNode:
+        """The outermost loop around it in its function; itself where there is none."""
+        tree = self.facts.tree
+        around = [outer for outer in tree.ancestors(self.node) if isinstance(outer, LOOPS) and tree.function(outer) is self.function]
+        return around[-1] if around else self.node
+
     @cached_property
     def optimizer(self) -> Optimizer | None:
         """The one optimizer that it steps; None where there are several or its making is not seen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 
 import pytest
@@ -540,6 +541,22 @@ def test_wraps_nest_and_carry_the_edits_inside() -> None:
             close()
         """
     assert edited(source, edits) == read(expected).text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("for x in xs:\n    f(x)\n", "for i, x in xs:\n    f(x)\n"),
+        ("for x, y in xs:\n    f(x)\n", "for i, (x, y) in xs:\n    f(x)\n"),
+        ("for (x, y) in xs:\n    f(x)\n", "for i, (x, y) in xs:\n    f(x)\n"),
+    ],
+)
+def test_replaced_target_of_a_loop(before: str, after: str) -> None:
+    """What is put in the place of a target is a target."""
+    source = read(before)
+    loop = source.tree.body[0]
+    assert isinstance(loop, ast.For)
+    assert edited(source, [Replace(loop.target, "i, $target", {"target": loop.target})]) == after
 
 
 def test_header_that_goes_on_with_statements() -> None:

@@ -146,6 +146,8 @@ class _Writer:
     def _fitted(self, node: ast.expr, draft: Draft) -> Draft:
         """What replaces an expression, in parentheses where its surroundings would read it otherwise."""
         outer = next(outer for outer in self._layout.tree.ancestors(node) if isinstance(outer, (ast.expr, ast.stmt)))
+        if isinstance(outer, (ast.For, ast.AsyncFor)) and node is outer.target:
+            return draft  # a tuple needs no parentheses there
         new = trees.expression(draft.text)
         if isinstance(outer, ast.expr):
             (start, end), (low, high) = self._layout.expression(outer), self._layout.expression(node)

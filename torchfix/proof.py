@@ -104,7 +104,8 @@ class _Reading:
         edits = self._at.get(node, [])
         for edit in edits:
             if isinstance(edit, Replace):
-                return trees.filled(trees.expression(edit.code), self._parts(edit))
+                filled = trees.filled(trees.expression(edit.code), self._parts(edit))
+                return trees.in_context(filled, getattr(node, "ctx", ast.Load()))
         new = self._inside(node)
         if isinstance(new, ast.Call):
             new = _with_arguments(new, edits)

@@ -36,7 +36,7 @@ class Callers:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._asked: dict[Function, list[tuple[Facts, ast.Call]] | None] = {}
+        self._asked: dict[tuple[Function, bool], list[tuple[Facts, ast.Call]] | None] = {}
         self._foreign: dict[tuple[str, str], bool] = {}
 
     def of(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
@@ -44,12 +44,20 @@ class Callers:
 
         For a constructor these are the calls of its class, and the ``super().__init__(...)`` of the classes below it.
         """
-        if function not in self._asked:
-            self._asked[function] = None  # what is called by itself alone is not seen
-            self._asked[function] = self._find(function)
-        return self._asked[function]
+        return self._ask(function, certain=True)
 
-    def _find(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
+    def perhaps(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
+        """As :meth:`of`, with the calls that may be calls of another function instead, which has the same name."""
+        return self._ask(function, certain=False)
+
+    def _ask(self, function: Function, certain: bool) -> list[tuple[Facts, ast.Call]] | None:
+        key = (function, certain)
+        if key not in self._asked:
+            self._asked[key] = None  # what is called by itself alone is not seen
+            self._asked[key] = self._find(function, certain)
+        return self._asked[key]
+
+    def _find(self, function: Function, certain: bool) -> list[tuple[Facts, ast.Call]] | None:
         facts = self._facts
         if not runs_as_written(Definition(facts, function)):
             return None
@@ -59,7 +67,7 @@ class Callers:
         home = facts.names.scope(function)
         if home is not facts.names.module and not isinstance(home.node, FUNCTIONS):
             return None
-        return _by_name(facts, function.name, function)
+        return _by_name(facts, function.name, function, certain)
 
     # Constructors ---------------------------------------------------------------------------------------------
 
@@ -71,7 +79,7 @@ class Callers:
                 return None  # it may be made under another name
             runs = method_of(definition, "__init__")
             if runs is not None and runs.node is constructor:
-                calls = _by_name(definition.facts, definition.node.name, definition.node)
+                calls = _by_name(definition.facts, definition.node.name, definition.node, certain=True)
                 if calls is None:
                     return None
                 found += calls
@@ -166,7 +174,7 @@ class Callers:
         return self._foreign[key]
 
 
-def _by_name(facts: Facts, name: str, definition: ast.AST) -> list[tuple[Facts, ast.Call]] | None:
+def _by_name(facts: Facts, name: str, definition: ast.AST, certain: bool) -> list[tuple[Facts, ast.Call]] | None:
     """The calls of a function or class under every name that imports give it; None where it is handed on as a value."""
     found: list[tuple[Facts, ast.Call]] = []
     waiting: list[tuple[Facts | None, str]] = [(facts, name)]
@@ -178,7 +186,7 @@ def _by_name(facts: Facts, name: str, definition: ast.AST) -> list[tuple[Facts, 
         if (there.path, word) in seen:
             continue
         seen.add((there.path, word))
-        calls = _calls_through(there, word, definition)
+        calls = _calls_through(there, word, definition, certain)
         if calls is None:
             return None
         found += [(there, call) for call in calls]
@@ -188,7 +196,7 @@ def _by_name(facts: Facts, name: str, definition: ast.AST) -> list[tuple[Facts, 
     return found
 
 
-def _calls_through(facts: Facts, word: str, definition: ast.AST) -> list[ast.Call] | None:
+def _calls_through(facts: Facts, word: str, definition: ast.AST, certain: bool) -> list[ast.Call] | None:
     """The calls of a definition under one name in a file, None where that name is used for anything but a call."""
     tree, names = facts.tree, facts.names
     found = []
@@ -197,9 +205,10 @@ def _calls_through(facts: Facts, word: str, definition: ast.AST) -> list[ast.Cal
             meant = len(names.bindings(use)) == 1
         else:
             named = names.definition(use)
-            if named is None and isinstance(use, ast.Name) and names.may_be_imported(use):
+            unclear = named is None and isinstance(use, ast.Name) and names.may_be_imported(use)
+            if unclear and certain:
                 return None
-            if named is None or named.node is not definition:
+            if not unclear and (named is None or named.node is not definition):
                 continue
             meant = True
         call = tree.parent(use)

@@ -324,6 +324,31 @@ class Names(Scopes):
         return None
 
 
+    def any_definition(self, expression: ast.expr) -> tuple[Definition, ...]:
+        """What an expression may name: :meth:`definition`, or that name in any module of a package where the program picks one.
+
+        ``importlib.import_module("models." + name).Net`` is the ``Net`` of some module in ``models``.
+        """
+        found = self.definition(expression)
+        if found is not None:
+            return (found,)
+        modules = self._picked_from(expression.value) if isinstance(expression, ast.Attribute) else []
+        assert not modules or isinstance(expression, ast.Attribute)
+        exported = [module.names.exported(expression.attr) for module in modules]  # type: ignore[attr-defined]
+        return tuple(definition for definition in exported if definition is not None)
+
+    def _picked_from(self, expression: ast.expr) -> list[Facts]:
+        """The modules of which a name is one, chosen by a name that is not known."""
+        bindings = self.bindings(expression) if isinstance(expression, ast.Name) else []
+        made = bindings[0].value if len(bindings) == 1 and bindings[0].how is Bound.ASSIGN else None
+        if not isinstance(made, ast.Call) or not made.args or self.qualified(made.func) != "importlib.import_module":
+            return []
+        given = made.args[0]
+        parts = [given.left] if isinstance(given, ast.BinOp) else given.values[:1] if isinstance(given, ast.JoinedStr) else []
+        prefix = "".join(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+        return self._facts.project.modules_in(prefix[:-1], self._facts.path) if prefix[:1] != "." and prefix.endswith(".") else []
+
+
 # Builtins that numeric packages export under the same name, so that an unknown star import may have rebound them.
 _REDEFINED = frozenset(
     [

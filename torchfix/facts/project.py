@@ -164,9 +164,28 @@ class Project:
                 return facts
         return None
 
+    def modules_in(self, package: str, importer: str) -> list[Facts]:
+        """The facts of all modules of a package that ``importer`` means by a dotted name; empty where one of them is not known."""
+        for base in self._bases(importer, 0):
+            folder = "/".join(part for part in (base, package.replace(".", "/")) if part)
+            found = [self.file(path) for path in self.paths if os.path.dirname(path) == folder and not path.endswith("/__init__.py")]
+            if found:
+                known = [facts for facts in found if facts is not None]
+                return known if len(known) == len(found) else []
+        return []
+
     def _candidates(self, name: str, importer: str, level: int) -> Iterator[str]:
-        folder = os.path.dirname(importer)
         tail = name.replace(".", "/")
+        for base in self._bases(importer, level):
+            stem = "/".join(part for part in (base, tail) if part)
+            if tail:
+                yield f"{stem}.py"
+            yield f"{stem}/__init__.py" if stem else "__init__.py"
+
+    @staticmethod
+    def _bases(importer: str, level: int) -> list[str]:
+        """The folders in which an import of ``importer`` looks for a module."""
+        folder = os.path.dirname(importer)
         if level:
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
@@ -177,11 +196,7 @@ class Project:
                 folder = os.path.dirname(folder)
                 bases.append(folder)
             bases.append("src")
-        for base in bases:
-            stem = "/".join(part for part in (base, tail) if part)
-            if tail:
-                yield f"{stem}.py"
-            yield f"{stem}/__init__.py" if stem else "__init__.py"
+        return bases
 
     def mentions(self, name: str, path: str) -> bool:
         """Whether another Python file of the project imports the file at ``path`` and holds the word ``name``."""

@@ -305,13 +305,21 @@ class Values:
             if found is not None:
                 return [found]
         bound = self._facts.tree.class_of(function) is not None
-        return [(facts, call, bound, None) for facts, call in self._facts.callers_everywhere(function) or ()]
+        return [(facts, call, bound, None) for facts, call in self._facts.calling.perhaps(function) or ()]
 
     def _construction(self, constructor: Function, made: Value) -> tuple[Facts, ast.Call, bool, _Frame | None] | None:
         """The call that gives a constructor its arguments when an object is made; ``super().__init__(...)`` for those of base classes."""
-        definition = _class_of(made)
+        for definition in _classes_of(made):
+            found = self._construction_of(constructor, made, definition)
+            if found is not None:
+                return found
+        return None
+
+    def _construction_of(
+        self, constructor: Function, made: Value, definition: Definition
+    ) -> tuple[Facts, ast.Call, bool, _Frame | None] | None:
         below: Definition | None = None
-        for owner in lineage(definition) if definition is not None else ():
+        for owner in lineage(definition):
             own = [item for item in owner.node.body if isinstance(item, FUNCTIONS) and item.name == "__init__"]
             if constructor in own and below is None:
                 assert isinstance(made.node, ast.Call)
@@ -411,9 +419,11 @@ class Values:
         if facts.calls.meaning(call) in containers.NAMESPACES:
             given = argument(call, node.attr)
             return facts.values._follow(given, path, trail.under(None)) if given is not None and not has_stars(call) else unknown
-        definition = _class_of(made)
-        if definition is None:
-            return unknown
+        definitions = _classes_of(made)
+        if len(definitions) != 1:
+            found = [self._of_class(node, tuple(lineage(item)), made, path, trail) for item in definitions]
+            return _joined(found) if found else unknown
+        definition = definitions[0]
         if is_data_class(definition) and node.attr in (names := fields(definition.node)):  # type: ignore[arg-type]
             given = argument(call, node.attr, names.index(node.attr))
             if has_stars(call):
@@ -574,6 +584,12 @@ def _class_of(made: Value) -> Definition | None:
     """The class of the project of which a call makes an object."""
     definition = made.facts.names.definition(made.node.func) if isinstance(made.node, ast.Call) else None
     return definition if definition is not None and isinstance(definition.node, ast.ClassDef) else None
+
+
+def _classes_of(made: Value) -> list[Definition]:
+    """The classes of the project of which a call may make an object."""
+    found = made.facts.names.any_definition(made.node.func) if isinstance(made.node, ast.Call) else ()
+    return [definition for definition in found if isinstance(definition.node, ast.ClassDef)]
 
 
 def _own_method(definition: Definition, name: str) -> Definition | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from functools import cached_property
 
+from torchfix.facts.accumulators import Accumulators
+from torchfix.facts.arrays import Arrays
+from torchfix.facts.autograd import Autograd
 from torchfix.facts.batches import Batches
 from torchfix.facts.cadence import Cadence
 from torchfix.facts.callers import Callers
@@ -12,15 +15,21 @@ from torchfix.facts.calls import Calls
 from torchfix.facts.candidates import Candidates
 from torchfix.facts.classes import Classes
 from torchfix.facts.companions import Companions
+from torchfix.facts.constructors import Constructors
 from torchfix.facts.creations import Creations
 from torchfix.facts.datasets import Datasets
+from torchfix.facts.deferral import Deferral
 from torchfix.facts.destinations import Destinations
 from torchfix.facts.detachments import Detachments
 from torchfix.facts.devices import Devices
+from torchfix.facts.displays import Displays
 from torchfix.facts.distribution import Distribution
 from torchfix.facts.effects import Effects
+from torchfix.facts.evaluations import Evaluations
 from torchfix.facts.flow import Flow
 from torchfix.facts.forwards import Forwards
+from torchfix.facts.gathered import Gatherings
+from torchfix.facts.gradient_needs import GradientNeeds
 from torchfix.facts.gradients import Gradients
 from torchfix.facts.graphs import Graphs
 from torchfix.facts.hazards import Hazards
@@ -34,6 +43,7 @@ from torchfix.facts.names import Names
 from torchfix.facts.numbers import Numbers
 from torchfix.facts.optimizers import Optimizers
 from torchfix.facts.options import Options
+from torchfix.facts.passes import Passes
 from torchfix.facts.placement import Placement
 from torchfix.facts.precision import Precision
 from torchfix.facts.programs import Program
@@ -50,6 +60,7 @@ from torchfix.facts.replicas import Replicas
 from torchfix.facts.reports import Reports
 from torchfix.facts.residence import Residences
 from torchfix.facts.savings import Savings
+from torchfix.facts.scalars import Scalars
 from torchfix.facts.scripts import Script
 from torchfix.facts.shares import Shares
 from torchfix.facts.stability import Stability
@@ -123,6 +134,31 @@ class Facts:
         return Numbers(self)
 
     @cached_property
+    def scalars(self) -> Scalars:
+        """Numbers that the host reads out of tensors."""
+        return Scalars(self)
+
+    @cached_property
+    def accumulators(self) -> Accumulators:
+        """Running numbers to which loops add what they read from the device."""
+        return Accumulators(self)
+
+    @cached_property
+    def gatherings(self) -> Gatherings:
+        """Lists of numbers that loops read from the device."""
+        return Gatherings(self)
+
+    @cached_property
+    def deferral(self) -> Deferral:
+        """Which of these numbers can be read later."""
+        return Deferral(self)
+
+    @cached_property
+    def displays(self) -> Displays:
+        """Progress displays."""
+        return Displays(self)
+
+    @cached_property
     def writes(self) -> Writes:
         """Writes in place."""
         return Writes(self)
@@ -151,6 +187,16 @@ class Facts:
     def devices(self) -> Devices:
         """Device expressions and copies."""
         return Devices(self)
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """Numpy arrays."""
+        return Arrays(self)
+
+    @cached_property
+    def constructors(self) -> Constructors:
+        """Tensors made by constructors from before ``dtype=``."""
+        return Constructors(self)
 
     @cached_property
     def creations(self) -> Creations:
@@ -221,6 +267,26 @@ class Facts:
     def forwards(self) -> Forwards:
         """The forward part of training loops."""
         return Forwards(self)
+
+    @cached_property
+    def autograd(self) -> Autograd:
+        """Code that uses autograd itself."""
+        return Autograd(self)
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        """Evaluations that build a graph for nothing."""
+        return Evaluations(self)
+
+    @cached_property
+    def passes(self) -> Passes:
+        """Forward passes, and what becomes of what they compute."""
+        return Passes(self)
+
+    @cached_property
+    def gradient_needs(self) -> GradientNeeds:
+        """Whether statements need gradients."""
+        return GradientNeeds(self)
 
     @cached_property
     def gradients(self) -> Gradients:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchfix.facts.accumulators import summed
 from torchfix.facts.reductions import Reduction
 from torchfix.facts.scopes import Bound
 from torchfix.facts.tree import LOOPS, LoopNode
@@ -50,7 +51,7 @@ def totals(loop: Loop) -> Iterator[Total]:
     """
     found: dict[str, list[tuple[ast.expr, ast.expr | None]]] = {}
     for node in loop.nodes():
-        for target, added in _addition(node):
+        for target, added in summed(node):
             found.setdefault(ast.unparse(target), []).append((target, added))
     for additions in found.values():
         target = additions[0][0]
@@ -64,23 +65,11 @@ def totals(loop: Loop) -> Iterator[Total]:
                 yield Total(target, _joining(loop, known), whole)
 
 
-def _addition(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """What a statement adds to, and what it adds: ``a += b`` and ``a = a + b``; None for what is not simply added."""
-    if isinstance(node, ast.AugAssign):
-        yield node.target, node.value if isinstance(node.op, ast.Add) else None
-    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
-        for target in node.targets:
-            words = ast.unparse(target)
-            for one, other in ((node.value.left, node.value.right), (node.value.right, node.value.left)):
-                if ast.unparse(one) == words:
-                    yield target, other
-
-
 def _begins_inside(loop: Loop, target: ast.expr) -> bool:
     """Whether a variable gets a new value inside the loop, so that it is no total of the whole loop."""
     bindings = loop.facts.names.bindings(target) if isinstance(target, ast.Name) else []
     inside = (binding.node for binding in bindings if binding.how is Bound.ASSIGN and loop.facts.tree.is_within(binding.node, loop.node))
-    return any(not any(True for _ in _addition(node)) for node in inside)
+    return any(not any(True for _ in summed(node)) for node in inside)
 
 
 def _joining(loop: Loop, added: list[ast.expr]) -> Joining:
@@ -95,7 +84,7 @@ def _whole(loop: Loop, name: ast.Name) -> LoopNode | None:
     tree = loop.facts.tree
     starts = [binding for binding in loop.facts.names.bindings(name) if binding.how is Bound.ASSIGN]
     before = [
-        item for item in starts if tree.statement(item.node).lineno < loop.node.lineno and not any(True for _ in _addition(item.node))
+        item for item in starts if tree.statement(item.node).lineno < loop.node.lineno and not any(True for _ in summed(item.node))
     ]
     if not before or not all(_is_zero(item.value) and tree.function(item.node) is loop.function for item in before):
         return None

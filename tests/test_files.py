@@ -273,6 +273,23 @@ def test_the_project_of_a_package_without_a_mark(folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import nets2\nimport other.nets\n# from nets import a\n", ["run.py"]),
+        ("from nets.a import A\n", ["nets/a.py", "run.py"]),
+        ("if x:\n    import nets.a\n", ["nets/a.py", "run.py"]),
+        ("import_module('nets.' + name)\n", ["nets/a.py", "run.py"]),
+    ],
+)
+def test_folders_from_which_a_project_without_a_mark_imports(folder: Path, text: str, expected: list[str]) -> None:
+    """A folder belongs to the files beside it that import from it, be it a package or not."""
+    lay(folder, "run.py", "nets/a.py", "other/y.py")
+    (folder / "run.py").write_text(text)
+
+    assert list(files.ProjectPaths(str(folder), deep=False)) == expected
+
+
 def test_the_names_at_the_top_of_a_project(folder: Path) -> None:
     """Requirements may lie in a folder of their own; what lies in other folders is not listed."""
     lay(folder, "pyproject.toml", "requirements.txt", "requirements/gpu.txt", "pkg/train.py")

@@ -294,13 +294,21 @@ class ProjectPaths(Sequence[str]):
 
 
 def _modules(folder: str) -> Iterator[str]:
-    """The Python files of a folder and of the packages in it."""
-    for name in _names(folder):
+    """The Python files of a folder, of the packages in it, and of the folders from which its files import."""
+    names = _names(folder)
+    here = [os.path.join(folder, name) for name in names if name.endswith(".py")]
+    yield from here
+    texts = b"\n".join(read_if_there(path) or b"" for path in here)
+    for name in names:
         path = os.path.join(folder, name)
-        if name.endswith(".py"):
-            yield path
-        elif _is_package(path) and not os.path.islink(path):
+        if not os.path.islink(path) and (_is_package(path) or (os.path.isdir(path) and _imports(texts, name))):
             yield from _modules(path)
+
+
+def _imports(text: bytes, name: str) -> bool:
+    """Whether code imports from a folder of this name, by a statement or by ``import_module("name." + ...)``."""
+    word = re.escape(name.encode())
+    return re.search(rb"^[ \t]*(?:from|import)[ \t]+" + word + rb"[ \t.]|import_module\(\s*f?[\"']" + word + rb"\.", text, re.MULTILINE) is not None
 
 
 # Reading

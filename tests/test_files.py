@@ -276,7 +276,7 @@ def test_the_project_of_a_package_without_a_mark(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("import nets2\nimport other.nets\n# from nets import a\n", ["run.py"]),
+        ("import nets2\n# from nets import a\n", ["run.py"]),
         ("from nets.a import A\n", ["nets/a.py", "run.py"]),
         ("if x:\n    import nets.a\n", ["nets/a.py", "run.py"]),
         ("import_module('nets.' + name)\n", ["nets/a.py", "run.py"]),

@@ -308,7 +308,8 @@ def _modules(folder: str) -> Iterator[str]:
 def _imports(text: bytes, name: str) -> bool:
     """Whether code imports from a folder of this name, by a statement or by ``import_module("name." + ...)``."""
     word = re.escape(name.encode())
-    return re.search(rb"^[ \t]*(?:from|import)[ \t]+" + word + rb"[ \t.]|import_module\(\s*f?[\"']" + word + rb"\.", text, re.MULTILINE) is not None
+    statement, call = rb"^[ \t]*(?:from|import)[ \t]+" + word + rb"[ \t.]", rb"import_module\(\s*f?[\"']" + word + rb"\."
+    return re.search(statement + b"|" + call, text, re.MULTILINE) is not None
 
 
 # Reading

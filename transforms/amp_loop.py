@@ -50,7 +50,8 @@ Safety:
     state joins the optimizer's in a saved dictionary; files without it still load. One loss, one optimizer and one step
     whose code is in sight; the network's own code must hold nothing that half precision breaks; what leaves the region
     in half precision is only picked, moved or read, else it is converted back; gradients are unscaled before their first
-    reader. Anything else is held.
+    reader. Where functions are handed the optimizer, also in other files, they are handed the scaler too, for every caller
+    of the project. Anything else is held.
 
 Reference:
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchfix.facts.callees import called, classes_of, method_of
-from torchfix.facts.calls import receiver
+from torchfix.facts.calls import argument, keyword, receiver
 from torchfix.facts.effects import REPORTS, Effect
 from torchfix.facts.models import bases
 from torchfix.facts.names import Definition
 from torchfix.facts.scopes import Binding, Bound, parameters
-from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, Function, last_name
+from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, last_name
 from torchfix.facts.values import passed
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ NO_GRAPHS = tuple(
     gymnasium copyreg collections.Counter argparse""".split()
 )
 """Packages that know nothing of autograd, or only report."""
+_CHOOSING = _words("max min median mode kthvalue cummax cummin nanmedian")
+_ORDERING = _words("topk sort")
 GRADIENT_CALLS = ("torch.autograd.", "torch.func.", "functorch.")
-_SENDING = _words("backward manual_backward")
+SENDING = _words("backward manual_backward")
 _ASKING = _words("grad_fn requires_grad is_leaf retains_grad requires_grad_ retain_grad register_hook detach_")
 _KEEPING = _words("append extend insert add appendleft update setdefault put push put_nowait")
 _OF_CONTAINERS = _KEEPING | _words("clear sort reverse remove discard count index keys")
@@ -65,6 +67,11 @@ _NUMBERS = _words(
 _REPORTING = _words("set_postfix set_postfix_str set_description set_description_str")
 _SUMS = _words("torch.sum torch.mean torch.stack torch.add torch.mul torch.div torch.cat builtins.sum builtins.list builtins.tuple")
 _SUMMING_METHODS = _words("sum mean add mul div sub view squeeze unsqueeze reshape to float double half cuda cpu scale clone contiguous")
+# Methods, of tensors alone (and of a GradScaler), that make a tensor of their arguments too.
+_COMBINING = _words(
+    """scale dot matmul mm bmm mv outer addmm baddbmm cross maximum minimum lerp masked_fill index_select gather scatter_add index_add
+    mul sub div type_as expand_as view_as reshape_as copy_ add_ mul_ sub_ div_ addcmul addcdiv where"""
+)
 _MOST_STEPS = 4000  # steps after which a value counts as unseen
 _DEEPEST = 6  # calls entered one inside the other
 
@@ -99,16 +106,36 @@ class Fate:
         return f"{self.facts.path}:{getattr(self.node, 'lineno', 1)}"
 
 
+@dataclass(frozen=True)
+class Entered:
+    """A function in which a value is, and the call by which it came there."""
+
+    function: Function
+    facts: Facts
+    call: ast.Call
+
+
+Stack: TypeAlias = "tuple[Entered, ...]"
+
+
 class Gradients:
     """Questions about where the values of one file go."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._asked: dict[tuple[int, str], Fate] = {}
+        self._asked: dict[tuple[int, object], Fate] = {}
 
-    def of_value(self, expression: ast.expr) -> Fate:
-        """What becomes of the value of an expression where it stands."""
-        return self._follow(expression, "value", lambda way: way.go(self._facts, expression))
+    def of_value(self, expression: ast.expr, beside: ast.AST | None = None, through: Stack = ()) -> Fate:
+        """What becomes of the value of an expression where it stands.
+
+        Args:
+            expression: where it begins.
+            beside: a statement of the same file inside which no end counts.
+            through: the calls by which the function came to run in which it stands, the innermost last; what the
+                function returns goes there alone. Any call of it where there are none.
+        """
+        role = ("value", id(beside), *(id(item.call) for item in through))
+        return self._follow(expression, role, lambda way: way.go(self._facts, expression, (), through), beside)
 
     def of_variable(self, target: ast.expr) -> Fate:
         """What becomes of what a statement stores in a target: a variable, an attribute, an entry."""
@@ -133,27 +160,15 @@ class Gradients:
                 way.go_to_uses(self._facts, name, binding)
         return way.end() is End.BACKWARD
 
-    def _follow(self, node: ast.expr, role: str, start: Callable[[_Way], None]) -> Fate:
+    def _follow(self, node: ast.expr, role: object, start: Callable[[_Way], None], beside: ast.AST | None = None) -> Fate:
         key = (id(node), role)
         if key not in self._asked:
-            way = _Way()
+            way = _Way(beside=beside)
             start(way)
             end = way.end()
             facts, place = way.place or (self._facts, node)
             self._asked[key] = Fate(end, facts, place, way.kept)
         return self._asked[key]
-
-
-@dataclass(frozen=True)
-class _Entered:
-    """A function in which a value is, and the call by which it came there."""
-
-    function: Function
-    facts: Facts
-    call: ast.Call
-
-
-Stack: TypeAlias = "tuple[_Entered, ...]"
 
 
 class _Way:
@@ -163,10 +178,11 @@ class _Way:
     one of them; the empty path is all of it.
     """
 
-    def __init__(self, sums_only: bool = False) -> None:
+    def __init__(self, sums_only: bool = False, beside: ast.AST | None = None) -> None:
         self.kept = False
         self.place: tuple[Facts, ast.AST] | None = None
         self._sums_only = sums_only
+        self._beside = beside
         self._worst = End.NOWHERE
         self._seen: set[object] = set()
         self._waiting: list[tuple[Facts, ast.expr, Path, Stack]] = []
@@ -191,7 +207,7 @@ class _Way:
             self._waiting.append((facts, node, path, stack))
 
     def _meets(self, end: End, facts: Facts, node: ast.AST) -> None:
-        if end > self._worst:
+        if end > self._worst and not (self._beside is not None and facts.tree.is_within(node, self._beside)):
             self._worst, self.place = end, (facts, node)
 
     # Where a value stands -------------------------------------------------------------------------------------
@@ -257,7 +273,7 @@ class _Way:
             self._meets(End.BACKWARD, facts, node)  # it matters here whether there is a graph
         elif not (isinstance(call, ast.Call) and call.func is node):
             self.go(facts, node, (), stack)
-        elif node.attr in _SENDING:
+        elif node.attr in SENDING:
             self._meets(End.BACKWARD, facts, call)
         elif node.attr == "values" or node.attr == "get":
             self.go(facts, call, (ANY, *path[1:]) if node.attr == "values" and path else path[1:], stack)
@@ -265,7 +281,7 @@ class _Way:
             self.go(facts, call, (ANY, 1, *path[1:]), stack)
         elif not (node.attr in GRAPHLESS_METHODS or (path and node.attr in _OF_CONTAINERS)):
             if not self._sums_only or node.attr in _SUMMING_METHODS:
-                self.go(facts, call, (), stack)
+                self.go(facts, call, (0,) if gives_indices(call, 0) else (), stack)
 
     def _entry(self, facts: Facts, node: ast.expr, parent: ast.Subscript, path: Path, stack: Stack) -> None:
         if parent.value is not node or not isinstance(parent.ctx, ast.Load):
@@ -302,7 +318,7 @@ class _Way:
     def go_to_uses(self, facts: Facts, name: ast.Name, binding: Binding, path: Path = (), stack: Stack = ()) -> None:
         """Follow a value to all reads of a variable that may see one binding of it."""
         found = facts.names.lookup(name.id, name)
-        if found is not None and found[0] is facts.names.module and facts.project.mentions(name.id, facts.path):
+        if found is not None and found[0] is facts.names.module and _is_imported(facts, name):
             self._meets(End.UNSEEN, facts, name)
         for use in facts.names.uses(name):
             changed = facts.tree.parent(use)
@@ -318,7 +334,8 @@ class _Way:
     def _aliases(self, facts: Facts, target: ast.Name, path: Path, stack: Stack) -> None:
         """Follow a tensor that is written in place to the other variables that hold it."""
         for binding in facts.flow.reaching(target):
-            if isinstance(binding.value, (ast.Name, ast.Attribute, ast.Subscript)) and binding.how is Bound.ASSIGN and not binding.path:
+            named = isinstance(binding.value, (ast.Name, ast.Attribute, ast.Subscript)) and binding.how is Bound.ASSIGN and not binding.path
+            if named and binding.value is not None and not _is_older(facts, binding.node, target):
                 self.hold(facts, binding.value, path, stack)
 
     def hold(self, facts: Facts, container: ast.expr, path: Path, stack: Stack = ()) -> None:
@@ -350,7 +367,7 @@ class _Way:
         if binding.how is Bound.PARAMETER and isinstance(binding.node, ast.arg):
             function = facts.tree.parent(facts.tree.parent(binding.node))  # type: ignore[arg-type]
             entered = next((item for item in stack[-1:] if item.function is function), None)
-            calls = [(entered.facts, entered.call)] if entered else self._callers(facts, function)
+            calls = [(entered.facts, entered.call)] if entered else _callers(facts, function)
             for home, call in calls or ():
                 assert isinstance(function, FUNCTIONS)
                 given = passed(call, function, binding.node, bound=facts.tree.class_of(function) is not None)
@@ -385,7 +402,7 @@ class _Way:
         """A value that is an argument of a call."""
         name, meaning = last_name(call.func) or "", facts.calls.meaning(call) or ""
         source = receiver(call)
-        if name in _SENDING or meaning.startswith(GRADIENT_CALLS):
+        if name in SENDING or meaning.startswith(GRADIENT_CALLS):
             self._meets(End.BACKWARD, facts, call)
         elif self._sums_only:
             if meaning in _SUMS or name in _SUMMING_METHODS:
@@ -406,7 +423,7 @@ class _Way:
             if known or self._hands_on(facts, call, name):
                 if name.endswith("_") and source is not None and not name.startswith("_"):
                     self.hold(facts, source, (), stack)
-                self.go(facts, call, (), stack)
+                self.go(facts, call, (0,) if meaning.startswith("torch.") and gives_indices(call, 1) else (), stack)
             else:
                 self._meets(End.UNSEEN, facts, call)
 
@@ -433,7 +450,7 @@ class _Way:
         if definition is not None and isinstance(definition.node, ast.ClassDef):
             return True
         source = receiver(call)
-        return source is not None and (name == "scale" or facts.kinds.is_tensor(source))
+        return source is not None and (name in _COMBINING or facts.kinds.is_tensor(source))
 
     def _enter(self, facts: Facts, node: ast.expr, call: ast.Call, path: Path, stack: Stack) -> bool:
         """Follow an argument into the functions of the project that a call runs; whether there is one."""
@@ -447,7 +464,7 @@ class _Way:
             if parameter is None or len(stack) >= _DEEPEST or there.is_decorated(function):
                 self._meets(End.UNSEEN, facts, call)
                 continue
-            entered = (*stack, _Entered(function, facts, call))
+            entered = (*stack, Entered(function, facts, call))
             for use in there.tree.names.get(parameter.arg, ()):
                 reaching = there.flow.reaching(use) if there.tree.is_within(use, function) else ()
                 if any(item.node is parameter for item in reaching):
@@ -464,30 +481,29 @@ class _Way:
             entered = stack[-1]
             self.go(entered.facts, entered.call, path, stack[:-1])
             return
-        calls = self._callers(facts, function)
+        calls = _callers(facts, function)
         if not calls:
             self._meets(End.UNSEEN, facts, node)
         for there, call in calls or ():
             self.go(there, call, path)
 
-    @staticmethod
-    def _callers(facts: Facts, function: ast.AST | None) -> list[tuple[Facts, ast.Call]] | None:
-        """Every call of a function, those of a method through objects of its class included; None where one is out of sight."""
-        if not isinstance(function, FUNCTIONS):
-            return None
-        found = facts.callers_everywhere(function)
-        if found is not None or facts.tree.class_of(function) is None or facts.is_decorated(function):
-            return found
-        found = []
-        for there in facts.program.everywhere:
-            for use in there.tree.attributes.get(function.name, ()):
-                call = there.tree.parent(use)
-                if not isinstance(call, ast.Call) or call.func is not use:
-                    return None
-                runs = [inner for _, inner in called(there, call)]
-                if function in runs or not runs:
-                    found.append((there, call))
-        return found
+
+def gives_indices(call: ast.Call, position: int) -> bool:
+    """Whether a call gives a pair of a tensor's values and their indices, which have no graph: ``x.max(1)``, ``x.topk(k)``.
+
+    Args:
+        call: of a tensor's method, or of the function of torch of that name.
+        position: that of the argument ``dim``.
+    """
+    name = last_name(call.func)
+    dim = argument(call, "dim", position)
+    number = dim.operand if isinstance(dim, ast.UnaryOp) else dim
+    chosen = isinstance(number, ast.Constant) and type(number.value) is int
+    return name in _ORDERING or (name in _CHOOSING and (chosen or keyword(call, "dim") is not None))
+
+
+def _callers(facts: Facts, function: ast.AST | None) -> list[tuple[Facts, ast.Call]] | None:
+    return facts.callers_everywhere(function) if isinstance(function, FUNCTIONS) else None
 
 
 def _receiving(call: ast.Call, function: Function, node: ast.expr, bound: bool) -> ast.arg | None:
@@ -503,6 +519,37 @@ def _binding_of(facts: Facts, target: ast.Name) -> Binding | None:
     found = [item for item in facts.names.bindings(target) if facts.tree.is_within(target, item.node)]
     around = [target, *facts.tree.ancestors(target)]
     return min(found, key=lambda item: around.index(item.node), default=None)
+
+
+def _is_older(facts: Facts, assignment: ast.AST, target: ast.expr) -> bool:
+    """Whether a variable got its value in an earlier iteration, on the other branch of one condition, and its source is made anew since."""
+    tree = facts.tree
+    branches = (outer for outer in tree.ancestors(target) if isinstance(outer, ast.If) and tree.is_within(assignment, outer))
+    branch = next(branches, None)
+    source = assignment.value if isinstance(assignment, ast.Assign) else None
+    if branch is None or not isinstance(source, ast.Name):
+        return False
+    apart = any(tree.is_within(assignment, item) for item in branch.body) != any(tree.is_within(target, item) for item in branch.body)
+    around = tree.parent(branch)
+    made = facts.flow.reaching(source)
+    return apart and isinstance(around, LOOPS) and bool(made) and all(item.node in around.body for item in made)
+
+
+def _is_imported(facts: Facts, name: ast.Name) -> bool:
+    """Whether another file reads a variable of this module."""
+    if facts.program.is_guarded(name):
+        return False
+    for path in facts.project.mentioning(name.id, facts.path):
+        there = facts.project.file(path)
+        if there is None:
+            return True
+        for node in there.tree.imports:
+            if isinstance(node, ast.ImportFrom) and any(alias.name in (name.id, "*") for alias in node.names):
+                if there.project.module(node.module or "", there.path, node.level) is facts:
+                    return True
+        if any(there.names.module_of(use.value) is facts for use in there.tree.attributes.get(name.id, ())):
+            return True
+    return False
 
 
 def _may_be(path: Path, asked: ast.expr) -> bool:

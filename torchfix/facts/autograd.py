@@ -1,0 +1,132 @@
+"""Code that uses autograd itself: what sends something backward, takes gradients, steps or switches gradients, seen through its calls.
+
+Such code means something else, or fails, where gradients are off.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from torchfix.facts.callees import called
+from torchfix.facts.calls import is_constant, receiver
+from torchfix.facts.gradients import GRADIENT_CALLS, SENDING
+from torchfix.facts.models import is_module_class
+from torchfix.facts.names import Definition
+from torchfix.facts.tree import FUNCTIONS, Function, last_name
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+Use = tuple["Facts", ast.AST]
+"""The place at which autograd is used, with the facts of its file."""
+
+_CALLS = frozenset(
+    """backward manual_backward requires_grad_ retain_grad register_hook register_full_backward_hook register_backward_hook
+    enable_grad set_grad_enabled is_grad_enabled jacobian hessian jacrev jacfwd vjp jvp gradgradcheck gradcheck""".split()
+)
+_NO_USE = ("torch.autograd.Variable", "torch.autograd.no_grad", "torch.autograd.profiler.", "torch.autograd.set_detect_anomaly")
+_ATTACKS = ("captum.", "torchattacks.", "foolbox.", "art.", "advertorch.", "cleverhans.", "pytorch_grad_cam.")
+_TRACERS = ("torch.jit.trace", "torch.jit.script", "torch.onnx.", "torch.export.", "torch.compile", "torch.fx.", "torch.cuda.make_graphed")
+
+
+class Autograd:
+    """Questions about the uses of autograd in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._functions: dict[Function, Use | None] = {}
+        self._networks: dict[ast.AST, Use | None] = {}
+        self._training: dict[Function, bool] = {}
+
+    def used_in(self, nodes: Iterable[ast.AST]) -> Use | None:
+        """The first use of autograd in some statements or expressions, or in what they call of the project.
+
+        The layers of networks that they run count too.
+        """
+        for node in (node for node in nodes if not isinstance(node, (*FUNCTIONS, ast.ClassDef))):
+            for item in _evaluated(node):
+                found = self._use(item)
+                if found is not None:
+                    return found
+        return None
+
+    def used_by(self, function: Function) -> Use | None:
+        """The first use of autograd in a function, or in what it calls."""
+        if function not in self._functions:
+            self._functions[function] = None  # a function that calls itself adds nothing new
+            self._functions[function] = self.used_in(function.body)
+        return self._functions[function]
+
+    def trains_in(self, nodes: Iterable[ast.AST]) -> bool:
+        """Whether some statements, or what they call of the project, send something backward."""
+        calls = (item for node in nodes for item in _evaluated(node) if isinstance(item, ast.Call))
+        return any(self._sends(call) for call in calls)
+
+    def trains(self, function: Function) -> bool:
+        """Whether a function, or what it calls, sends something backward."""
+        if function not in self._training:
+            self._training[function] = False  # a function that calls itself adds nothing new
+            self._training[function] = self.trains_in(function.body)
+        return self._training[function]
+
+    def _sends(self, call: ast.Call) -> bool:
+        if last_name(call.func) in SENDING:
+            return True
+        return any(there.autograd.trains(function) for there, function in called(self._facts, call))
+
+    def _use(self, node: ast.AST) -> Use | None:
+        facts = self._facts
+        if isinstance(node, ast.Attribute):
+            return (facts, node) if self._touches_gradients(node) else None
+        if not isinstance(node, ast.Call):
+            return None
+        meaning = facts.calls.meaning(node) or ""
+        by_hand = meaning.startswith((*GRADIENT_CALLS, *_ATTACKS, *_TRACERS)) and not meaning.startswith(_NO_USE)
+        source = receiver(node)
+        steps = last_name(node.func) == "step" and source is not None and bool(facts.optimizers.of(source))
+        if by_hand or steps or last_name(node.func) in _CALLS:
+            return facts, node
+        functions = list(called(facts, node))
+        if not functions and any(facts.optimizers.of(item) for item in (*node.args, *(item.value for item in node.keywords))):
+            return facts, node  # code out of sight that is given an optimizer
+        for there, function in functions:
+            found = there.autograd.used_by(function)
+            if found is not None:
+                return found
+        return self._of_networks(node)
+
+    def _touches_gradients(self, node: ast.Attribute) -> bool:
+        """Whether an attribute is a tensor's gradient, or asks or sets whether it has one."""
+        if node.attr not in ("grad", "requires_grad", "grad_fn") or self._facts.names.qualified(node) is not None:
+            return False
+        parent = self._facts.tree.parent(node)
+        return not (isinstance(parent, ast.Assign) and (is_constant(parent.value, False) or is_constant(parent.value, None)))
+
+    def _of_networks(self, call: ast.Call) -> Use | None:
+        """The first use of autograd in the forward passes of the networks that a call runs."""
+        for network in self._facts.models.of(call.func) or ():
+            if network.definition is not None:
+                for definition in network.definition.facts.models.hidden_classes(network.definition):
+                    found = definition.facts.autograd._of_class(definition)
+                    if found is not None:
+                        return found
+        return None
+
+    def _of_class(self, definition: Definition) -> Use | None:
+        if definition.node not in self._networks:
+            self._networks[definition.node] = None  # layers that hold each other add nothing new
+            body = definition.node.body if isinstance(definition.node, ast.ClassDef) and is_module_class(definition) else []
+            forwards = [item for item in body if isinstance(item, FUNCTIONS) and item.name in ("forward", "__call__")]
+            found = (self.used_by(function) for function in forwards)
+            self._networks[definition.node] = next((item for item in found if item is not None), None)
+        return self._networks[definition.node]
+
+
+def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it, without the bodies of functions and classes defined there; what a lambda does counts."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+            yield from _evaluated(child)

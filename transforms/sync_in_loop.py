@@ -198,7 +198,10 @@ def _advice(facts: Facts, statement: ast.stmt, readings: list[Reading]) -> list[
 def _reason(facts: Facts, reading: Reading) -> Held | None:
     """Why a reading stays; None where it is another rule's, or what the program is there for."""
     if reading.way is Way.WAIT:
-        return _TIMED if facts.readings.is_timed(reading) else _WAIT
+        measured = facts.readings.is_timed(reading)
+        if measured and reading.iteration.call is not None:
+            return None  # a function that measures
+        return _TIMED if measured else _WAIT
     if reading.way is Way.SIZE:
         return _SIZE
     if reading.way is Way.TRUTH:

@@ -64,7 +64,8 @@ _SHARING = VIEWS | _words(
     """cpu cuda to float double half bfloat16 long int short byte bool type type_as contiguous view_as expand_as reshape_as unbind split
     chunk unfold swapaxes swapdims movedim diagonal broadcast_to ravel requires_grad_ T real imag data"""
 )
-_TELLING = _words("size dim numel nelement shape dtype device ndim is_cuda element_size get_device stride item tolist")
+_TELLING = _words("""size dim numel nelement shape dtype device ndim is_cuda element_size get_device stride item tolist
+    new new_zeros new_ones new_full new_empty new_tensor""")
 # Methods whose result no gradient reaches.
 _COMPARING = _words("numpy eq ne lt le gt ge equal isnan isinf isfinite argmax argmin argsort")
 _PACKING = ("pack_padded_sequence", "pack_sequence", "PackedSequence")
@@ -119,6 +120,8 @@ class Detachments:
         parent = self._facts.tree.parent(node)
         if isinstance(parent, ast.Call) and (parent.func is node or self._facts.calls.meaning(parent) in _ASKING_TYPE):
             return None  # a method of that name, or nothing but its type
+        if _sets_data(self._facts.tree.statement(node)):
+            return None  # code that puts new values into tensors
         if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant) and parent.value is node:
             return None  # how torch 0.3 read a number: it raises since, whatever stands before the index
         tells = isinstance(parent, ast.Attribute) and self._tells(parent)
@@ -174,6 +177,8 @@ class Detachments:
                 joins = isinstance(call, ast.Call) and self._facts.calls.meaning(call) in ("torch.cat", "torch.stack")
                 if joins:
                     return self._graph(node, *parent.elts)
+                if isinstance(call, ast.BinOp) and isinstance(call.op, ast.Mod):
+                    return Fate.READ  # a text
                 target = _unpacked(parent, node, call)
                 return self._of_variable(target, depth) if target is not None and depth < _LIMIT else Fate.AWAY
             case ast.Assign(targets=[ast.Name() as target]) if depth < _LIMIT:
@@ -267,6 +272,12 @@ class Detachments:
             if runs and bindings & {id(binding) for binding in facts.flow.reaching(use)}:
                 return True  # a network may begin with an activation in place
         return False
+
+
+def _sets_data(statement: ast.stmt) -> bool:
+    """Whether a statement assigns to a tensor's ``data``."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AugAssign) else []
+    return any(isinstance(target, ast.Attribute) and target.attr == "data" for target in targets)
 
 
 def _unpacked(display: ast.Tuple | ast.List, item: ast.expr, statement: ast.AST | None) -> ast.Name | None:

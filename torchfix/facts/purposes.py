@@ -82,6 +82,8 @@ class Purposes:
             return Purpose.ACTED_ON
         if name in _CONVERTING:
             return None
+        if isinstance(self._facts.tree.parent(call), ast.Raise):
+            return Purpose.SHOWN
         return Purpose.TAKEN if isinstance(self._facts.tree.parent(call), ast.Expr) else Purpose.PROCESSED
 
     def _trains(self, stepper: ast.expr) -> bool:

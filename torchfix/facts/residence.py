@@ -48,6 +48,8 @@ _TORCH_HOST = _words(
     """is_tensor is_floating_point numel device Size dtype load manual_seed get_rng_state finfo iinfo typename get_num_threads
     initial_seed seed Generator from_numpy"""
 )
+_DEEPEST = 6  # parts of parts that are followed
+_FARTHEST = 40  # expressions on the way from a value to what made it
 _SENDING = ("backward", "scale", "scale_loss")
 
 
@@ -57,6 +59,7 @@ class Residences:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._asked: dict[tuple[ast.AST, tuple[Step, ...]], Residence | None] = {}
+        self._depth = 0
 
     def of(self, expression: ast.expr, path: tuple[Step, ...] = ()) -> Residence | None:
         """Where the value of an expression, or a part of it, lives; None where that is not known.
@@ -64,9 +67,13 @@ class Residences:
         Of several ways in which the value may have been made, one on the device decides.
         """
         key = (expression, path)
+        if len(path) > _DEEPEST or self._depth > _FARTHEST:
+            return None  # a function that hands the parts of what it is given to itself, or a very long way
         if key not in self._asked:
             self._asked[key] = None  # ``x = x.f()``: the circle adds nothing new
+            self._depth += 1
             self._asked[key] = None if self._facts.models.is_module(expression) else self._judge(expression, path)
+            self._depth -= 1
         return self._asked[key]
 
     def is_on_device(self, expression: ast.expr) -> bool:
@@ -252,8 +259,7 @@ class Residences:
             transfer = self._facts.devices.transfer(call)
             if transfer is not None:
                 return Residence.HOST if transfer.device.only_cpu else Residence.DEVICE if transfer.device.may_be_cuda else None
-        owner = self.of(source)
-        return owner if owner is Residence.HOST else _any([owner, *(self.of(item) for item in call.args)])
+        return self.of(source)
 
     def _returned(self, call: ast.Call, functions: list[tuple[Facts, Function]], path: tuple[Step, ...]) -> Residence | None:
         found = [facts.residences.of(value, path) for facts, function in functions for value in returns(function)]

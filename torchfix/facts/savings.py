@@ -197,4 +197,3 @@ class Savings:
         if isinstance(parent, ast.Attribute):
             return parent.attr == "item"
         return isinstance(parent, ast.Call) and self._facts.calls.meaning(parent) in _AT_ONCE
-

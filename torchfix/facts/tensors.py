@@ -30,6 +30,8 @@ _TAKES_TENSOR = _words("""sum mean max min argmax softmax log_softmax sigmoid ta
     relu std var argsort squeeze unsqueeze transpose flatten""")
 _MAKES_OTHER = _words("device dtype Size Generator is_tensor numel load save compile jit manual_seed get_rng_state is_floating_point")
 
+_FARTHEST = 40  # expressions on the way from a value to what made it
+
 
 class Tensors:
     """Questions about tensors in one file."""
@@ -37,12 +39,15 @@ class Tensors:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._asked: dict[ast.expr, bool] = {}
+        self._depth = 0
 
     def is_tensor(self, node: ast.expr) -> bool:
         """Whether an expression surely is a tensor where it stands, rather than another object that has ``data``."""
         if node not in self._asked:
             self._asked[node] = False  # made of itself alone is no proof
-            self._asked[node] = self._judge(node)
+            self._depth += 1
+            self._asked[node] = self._depth <= _FARTHEST and self._judge(node)
+            self._depth -= 1
         return self._asked[node]
 
     def _judge(self, node: ast.expr) -> bool:

@@ -120,7 +120,7 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
             continue
         samples = facts.datasets.behind(loader)
         draws = _draws_otherwise(loader)
-        cache = any(mark.trait is Trait.STATE and fills_cache(mark) for mark in samples.marks)
+        cache = any(mark.trait is Trait.STATE and fills_cache(mark.facts, mark.node) for mark in samples.marks)
         yield Finding(
             loader.call,
             _MESSAGE,

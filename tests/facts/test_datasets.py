@@ -225,6 +225,9 @@ def test_what_makes_code_unfit_is_found_where_it_stands(text: str, expected: str
             own(make="self.order = np.random.RandomState(0).permutation(8)\nself.x = self.order"), "GENERATOR", id="used in making"
         ),
         pytest.param(own("if self.h is None:\n    self.h = 1\nreturn self.x[i]", "self.h = None"), "STATE", id="made once for itself"),
+        pytest.param(
+            own("self.steps = []\nself.steps.append(i)\nrandom.shuffle(self.steps)\nreturn self.steps"), "STATE", id="list made anew"
+        ),
         pytest.param("N = 3\n" + own("global N\nreturn self.x[i] * N"), "STATE", id="global that is only read"),
         pytest.param(
             "class Box:\n    def __init__(self, x):\n        if x:\n            self.x = x\n" + own("return Box(self.x[i])"),
@@ -232,6 +235,11 @@ def test_what_makes_code_unfit_is_found_where_it_stands(text: str, expected: str
             id="object made for each sample",
         ),
         pytest.param(own("self.now = i\nreturn self.x[self.now]"), "STATE", id="set anew for each sample"),
+        pytest.param(
+            own("self.now = i\nreturn self.x[self.now]") + "\nclass Other:\n    def show(self):\n        print(self.now)\nprint(np.now)",
+            "STATE",
+            id="set anew, and another object's of that name read",
+        ),
         pytest.param(own("row = dict(self.x[i])\nrow['a'] = 1\nreturn row"), "STATE", id="copy changed"),
         pytest.param(own("rows = []\nrows.append(i)\nreturn rows"), "STATE", id="local list"),
         pytest.param(own("f = lambda v: v\nreturn f(self.x[i])"), "LOCAL", id="lambda used where it is made"),
@@ -406,3 +414,16 @@ def test_mark_says_where_it_stands() -> None:
     mark = facts.datasets.behind(facts.loaders.all[0]).mark(Trait.DEVICE)
     assert mark is not None
     assert mark.place == f"train.py:{HEAD.count(chr(10)) + 7}"
+
+
+@pytest.mark.parametrize("chosen", ["datasets.__dict__[name]", "getattr(datasets, name)", "getattr(torchvision.datasets, name)"])
+def test_dataset_of_a_library_may_be_chosen_by_name(chosen: str) -> None:
+    """Whichever of the library's datasets it is, it reads each sample for itself."""
+    assert traits_of(f"DataLoader({chosen}('x', train=True, transform=transforms.ToTensor()))") == {"WORK"}
+    assert "UNSEEN" in traits_of(f"DataLoader({chosen}('x'))")  # it may be LSUN, which keeps a database open
+
+
+def test_module_that_is_one_of_two_libraries_is_no_code_of_the_project() -> None:
+    """A fallback for older Pythons is a library as well."""
+    head = "try:\n    import xml.etree.cElementTree as ET\nexcept ImportError:\n    import xml.etree.ElementTree as ET\n"
+    assert "UNSEEN" not in traits_of(head + own("return ET.parse(self.x[i]).getroot()"))

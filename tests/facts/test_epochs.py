@@ -124,6 +124,10 @@ def test_loops_in_other_files_count() -> None:
             id="iterator that is renewed",
         ),
         pytest.param("def forever():\n    while True:\n        for x in loader:\n            yield x\nit = forever()", id="one generator"),
+        pytest.param(
+            "def f():\n    it = iter(loader)\n    x = next(it)\ndef g():\n    for x in loader: ...\nf() if a else g()",
+            id="iterator of a function that has ended",
+        ),
     ],
 )
 def test_iterations_that_follow_each_other_do_not_overlap(text: str) -> None:
@@ -196,3 +200,16 @@ def test_setting_up_comes_first(text: str) -> None:
 def test_what_may_run_between_epochs_does_not_come_first(text: str) -> None:
     """Anything else may run when workers live already."""
     assert not first(f"loader = DataLoader(d)\n{text}", "mark()")
+
+
+MAKE = "def make(d):\n    return DataLoader(d)\ntrain, test = make(a), make(b)\n"
+
+
+def test_two_loaders_that_one_function_makes_do_not_overlap() -> None:
+    """The loader for validation may be iterated within a training epoch, though the same line made both."""
+    score = "def score(loader):\n    for y in loader: ...\n"
+    assert epochs_of(f"{MAKE}for x in train:\n    for y in test: ...").overlap() is None
+    assert epochs_of(f"{MAKE}{score}for x in train:\n    score(test)\nscore(train)").overlap() is None
+    assert epochs_of(f"{MAKE}p, q = iter(train), iter(test)\nfor i in range(9):\n    next(p), next(q)").overlap() is None
+    assert epochs_of(f"{MAKE}{score}for x in train:\n    score(train)").overlap() is not None
+    assert epochs_of(f"{MAKE}{score}other = train\nfor x in train:\n    score(other)").overlap() is not None

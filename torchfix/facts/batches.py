@@ -56,7 +56,9 @@ class Batches:
         return self._asked[key]
 
     def _judge(self, expression: ast.expr) -> Part | None:
-        parts = [value.facts.batches._of_value(value) for value in self._facts.values.of(expression) or ()]
+        values = self._facts.values.of(expression) or ()
+        iterable = [value for value in values if not (value.path and isinstance(value.node, ast.Constant))]  # None gives no batch
+        parts = [value.facts.batches._of_value(value) for value in iterable]
         known = [part for part in parts if part is not None]
         loaders = tuple(dict.fromkeys(loader for part in known for loader in part.loaders))
         if not loaders or len(known) != len(parts):

@@ -82,10 +82,19 @@ class Consumers:
 
     def start_unguarded(self) -> bool:
         """Whether some program may iterate the loader while its main script is imported, outside the main guard."""
+        return next(self._unguarded(), None) is not None
+
+    def unguarded_start(self) -> tuple[Facts, ast.stmt] | None:
+        """The first statement at the top of a script, outside its main guard, that may come to iterate the loader."""
+        found = (there.program.unguarded_start(use) for there, use in self._unguarded())
+        return min((start for start in found if start is not None), key=lambda start: start[1].lineno, default=None)
+
+    def _unguarded(self) -> Iterator[tuple[Facts, ast.expr]]:
+        """The places that may iterate the loader while a script is imported."""
         facts, call = self._loader.facts, self._loader.call
-        if not facts.program.runs_unguarded(call):
-            return False
-        return self._variable is None or any(there.program.runs_unguarded(use) for there, use in self._uses())
+        if facts.program.runs_unguarded(call):
+            places = self._uses() if self._variable is not None else iter([(facts, call)])
+            yield from ((there, use) for there, use in places if there.program.runs_unguarded(use))
 
     def _uses(self) -> Iterator[tuple[Facts, ast.expr]]:
         """The places that read the loader's variable for more than its length and settings, by its name."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts import traits
-from torchfix.facts.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.calls import argument, has_stars, is_constant, keyword, receiver
 from torchfix.facts.instances import Instance, Origin, origins_of
 from torchfix.facts.loaders import DATA_LOADER, Loader
 from torchfix.facts.models import derives
@@ -141,7 +141,7 @@ class _Behind:
 
     def _made(self, origin: Origin, call: ast.Call) -> None:
         facts, within = origin.facts, origin.within
-        meaning = facts.calls.meaning(call) or ""
+        meaning = facts.calls.meaning(call) or _chosen_by_name(facts, call)
         instances = instances_of(origin)
         if instances:
             for instance in instances:
@@ -315,6 +315,18 @@ class _Behind:
             self._reader.note(Trait.UNSEEN_DATA, facts, call)
             return []
         return [source]
+
+
+def _chosen_by_name(facts: Facts, call: ast.Call) -> str:
+    """What ``datasets.__dict__[name](root, train=True)`` makes: those of torchvision that take ``train`` hold their data in memory."""
+    called = call.func
+    if isinstance(called, ast.Subscript) and isinstance(called.value, ast.Attribute) and called.value.attr == "__dict__":
+        module = facts.names.qualified(called.value.value)
+    elif isinstance(called, ast.Call) and facts.calls.meaning(called) == "builtins.getattr" and called.args:
+        module = facts.names.qualified(called.args[0])
+    else:
+        return ""
+    return "torchvision.datasets.*" if module == "torchvision.datasets" and keyword(call, "train") is not None else ""
 
 
 def _table(origin: Origin) -> ast.Call | None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.callees import classes_of
 from torchfix.facts.loaders import Loader
+from torchfix.facts.makers import may_be_same
 from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted
+from torchfix.facts.values import parameter_named, passed
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -156,12 +158,14 @@ class Epochs:
         """A place that begins to iterate the loader while it is being iterated already."""
         for one in self.starts:
             others = [other for other in self.starts if other is not one]
-            if isinstance(one.node, LOOPS) and (found := self._within(one.facts, one.node.body, others)) is not None:
+            if isinstance(one.node, LOOPS) and (found := self._within(one, one.node.body, others)) is not None:
                 return found
             if self._is_handed_out(one, others) or _takes_twice(one, self._loader):
                 return one.facts, one.node
             for other in others:
-                if one.kept is not None and not _is_same(one, other) and self._is_read_during(one, other):
+                if one.kept is None or _is_same(one, other) or not self._may_be_one_loader(one, other.facts, _iterated(other)):
+                    continue
+                if self._is_read_during(one, other):
                     return other.facts, other.node
         return None
 
@@ -174,19 +178,48 @@ class Epochs:
         given = [call for there, call in calls if any(self._loader in (there.loaders.of(item) or ()) for item in call.args)]
         return bool(others) or len(given or calls) > 1
 
-    def _within(self, facts: Facts, body: list[ast.stmt], others: list[Start]) -> tuple[Facts, ast.AST] | None:
-        """One of some starts that a block runs, itself or through the functions that it calls."""
+    def _within(self, one: Start, body: list[ast.stmt], others: list[Start]) -> tuple[Facts, ast.AST] | None:
+        """One of some starts that the body of a loop runs, itself or through the functions that it calls."""
         for other in others:
-            for there, node in self._upwards(other.facts, other.node):
-                if there is facts and any(facts.tree.is_within(node, statement) for statement in body):
-                    return other.facts, other.node
+            for node, given in self._ways(other.facts, other.node, _iterated(other), one.facts, 0):
+                if any(one.facts.tree.is_within(node, statement) for statement in body):
+                    if given is None or self._may_be_one_loader(one, one.facts, given):
+                        return other.facts, other.node
         return None
+
+    def _ways(
+        self, facts: Facts, node: ast.AST, given: ast.expr | None, home: Facts, depth: int
+    ) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+        """The places of one file that run a place, with what is iterated there as the caller there names it."""
+        if facts is home:
+            yield node, given
+        function = facts.tree.function(node)
+        for there, call in self._calls(facts, function) if function is not None and depth < _DEPTH else ():
+            handed = given
+            parameter = parameter_named(function, given.id) if function is not None and isinstance(given, ast.Name) else None
+            if parameter is not None and function is not None:
+                handed = passed(call, function, parameter, bound=facts.tree.class_of(function) is not None)
+            elif there is not facts:
+                handed = None
+            yield from self._ways(there, call, handed, home, depth + 1)
+
+    def _may_be_one_loader(self, one: Start, facts: Facts, other: ast.expr | None) -> bool:
+        """Whether two places may iterate one loader, rather than two that the same function made."""
+        first, function = _iterated(one), self._loader.facts.tree.function(self._loader.call)
+        if function is None or first is None or other is None or len(self._calls(self._loader.facts, function)) < 2:
+            return True
+        return may_be_same(one.facts, first, facts, other)
 
     def _is_read_during(self, one: Start, other: Start) -> bool:
         """Whether a kept iterator may still be taken from when another place starts the loader again."""
         assert one.kept is not None
         if Epochs(self._loader, (one,)).comes_first(other.facts, other.node):
             return False
+        function = one.facts.tree.function(one.node)
+        if isinstance(one.kept, ast.Name) and function is not None and one.facts.names.own(function).bindings.get(one.kept.id):
+            started = self._upwards(other.facts, other.node)
+            if not any(there is one.facts and one.facts.tree.is_within(node, function) for there, node in started):
+                return False  # the iterator ends with the function, which never comes to the other place
         reads = [use for use in _alike(one.facts, one.kept) if isinstance(use.ctx, ast.Load)]
         other_epochs = Epochs(self._loader, (other,))
         return any(not other_epochs.comes_first(one.facts, use) for use in reads)
@@ -288,6 +321,14 @@ def _is_same(one: Start, other: Start) -> bool:
     if one.facts is not other.facts or one.kept is None or other.kept is None:
         return False
     return any(use is other.kept for use in _alike(one.facts, one.kept))
+
+
+def _iterated(start: Start) -> ast.expr | None:
+    """The variable whose batches a start takes, without ``enumerate`` and their like around it."""
+    node = start.node.iter if isinstance(start.node, (ast.For, ast.AsyncFor, ast.comprehension)) else start.node
+    while isinstance(node, ast.Call) and node.args and start.facts.loaders.iterated(node.args[0]):
+        node = node.args[0]
+    return node if isinstance(node, (ast.Name, ast.Attribute)) else None
 
 
 def _takes_twice(start: Start, loader: Loader) -> bool:

@@ -11,7 +11,7 @@ from torchfix.facts.devices import Transfer
 from torchfix.facts.epochs import Epochs
 from torchfix.facts.loaders import Loader
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.traits import Mark, Trait
+from torchfix.facts.traits import Trait
 from torchfix.facts.worker_copies import WorkerCopies
 
 # What the code behind the loader does that keeps it in the training process, the gravest first; only the last three
@@ -102,7 +102,7 @@ _CHANGED = Obstacle(
 _NO_GUARD = Obstacle(
     "no-main-guard",
     'the script iterates outside `if __name__ == "__main__":`; where workers are no forks (Windows, macOS, Python 3.14) each runs it again',
-    "put what the script does under the guard, or declare that the project runs on Linux with Python below 3.14",
+    "{guard}, or declare that the project runs on Linux with Python below 3.14",
 )
 
 # What it does that keeps its batches from being pinned.
@@ -218,7 +218,7 @@ def obstacle_to_workers(loader: Loader) -> Obstacle | None:
         return _MADE_PER_STEP
     if program.is_daemonic(loader.call):
         return _DAEMONIC
-    return _NO_GUARD if not program.forks and consumers.start_unguarded() else None
+    return _filled(_NO_GUARD, guard=_how_to_guard(consumers)) if not program.forks and consumers.start_unguarded() else None
 
 
 def obstacle_to_persistence(loader: Loader, epochs: Epochs) -> Obstacle | None:
@@ -236,25 +236,24 @@ def obstacle_to_persistence(loader: Loader, epochs: Epochs) -> Obstacle | None:
     if overlap is not None:
         return _filled(_AT_ONCE, place=_place(*overlap))
     for there, node in WorkerCopies(loader).changes():
-        if not epochs.comes_first(there, node):
+        if not fills_cache(there, node) and not epochs.comes_first(there, node):
             return _filled(_CHANGED_BETWEEN, place=_place(there, node))
     samples = facts.datasets.behind(loader)
     mark = samples.mark(*_PERSISTENT)
     if mark is not None:
         return _filled(_PERSISTENT[mark.trait], place=mark.place)
     for mark in samples.marks:
-        if mark.trait is Trait.STATE and not fills_cache(mark):
+        if mark.trait is Trait.STATE and not fills_cache(mark.facts, mark.node):
             return _filled(_REMEMBERS, place=mark.place)
     pins = not is_constant(loader.setting("pin_memory") or ast.Constant(None), False)
     return _RESETS_PINNED if pins and torch is not None and _PERSISTS <= torch < _RESTARTS_PINNED else None
 
 
-def fills_cache(mark: Mark) -> bool:
+def fills_cache(facts: Facts, node: ast.AST) -> bool:
     """Whether code remembers only what it finds missing (``if key not in cache: cache[key] = ...``), so that values stay the same."""
-    node, tree = mark.node, mark.facts.tree
     if not isinstance(node, ast.Subscript):
         return False
-    outer = tree.parent(tree.statement(node))
+    outer = facts.tree.parent(facts.tree.statement(node))
     test = outer.test if isinstance(outer, ast.If) else None
     missing = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.NotIn)
     return missing and isinstance(test, ast.Compare) and ast.dump(test.comparators[0]) == ast.dump(_loaded(node.value))
@@ -294,6 +293,17 @@ def obstacle_to_pinning(loader: Loader, moves: list[tuple[Facts, Transfer]]) -> 
         return _RESETS_PINNED
     selected = any(next(there.calls.to(*_SET_DEVICE), None) is not None for there in facts.program.everywhere)
     return _NO_SET_DEVICE if facts.program.runs_process_per_device and not selected else None
+
+
+def _how_to_guard(consumers: Consumers) -> str:
+    """What to write where, so that nothing iterates outside the main guard."""
+    start = consumers.unguarded_start()
+    if start is None:
+        return "put what the script does under the guard"
+    facts, first = start
+    last = facts.tree.module.body[-1]
+    lines = f"line {first.lineno}" if first is last and first.lineno == last.end_lineno else f"lines {first.lineno} to {last.end_lineno}"
+    return f'write `if __name__ == "__main__":` above line {first.lineno} of {facts.path} and indent {lines} under it'
 
 
 def _owner(facts: Facts) -> str | None:

@@ -76,6 +76,19 @@ class Program:
             return not self.is_guarded(node)
         return any(function in script.program._unguarded for script in self.scripts)
 
+    def unguarded_start(self, node: ast.AST) -> tuple[Facts, ast.stmt] | None:
+        """The first statement at the top of a script, outside its main guard, that may come to run a node of this file."""
+        function = self._facts.tree.function(node)
+        if function is None:
+            return None if self.is_guarded(node) else (self._facts, self._facts.tree.top(node))
+        for script in self.scripts:
+            for statement in script.tree.module.body if function in script.program._unguarded else ():
+                if isinstance(statement, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)):
+                    continue
+                if function in script.program._reached(_evaluated(statement)):
+                    return script, statement
+        return None
+
     def is_guarded(self, node: ast.AST) -> bool:
         """Whether a node stands under ``if __name__ == "__main__":``."""
         inner = node

@@ -12,7 +12,7 @@ from torchfix.facts.names import Definition
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.traits import Mark, Trait
-from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function
+from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, dotted
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -307,7 +307,7 @@ class Reader:
                 if method is not None:
                     self.function(*method, within)
         shuffled = call.args[:1] if (facts.calls.meaning(call) or "").endswith("random.shuffle") else []
-        if any(traits.outlives_sample(facts, given) for given in shuffled):
+        if any(traits.outlives_sample(facts, given) and not _is_made_above(facts, given) for given in shuffled):
             self.note(Trait.STATE, facts, call)
 
     def _method_call(self, facts: Facts, call: ast.Call, func: ast.Attribute, within: Instance | None, once: bool) -> None:
@@ -346,7 +346,8 @@ class Reader:
             return
         kept = traits.outlives_sample(facts, func.value)
         if kept and func.attr in traits.CHANGING_METHODS:
-            self.note(Trait.STATE, facts, func)
+            if not _is_made_above(facts, func.value):
+                self.note(Trait.STATE, facts, func)
         elif kept and objects is None and func.attr not in traits.DATA_METHODS:
             self.note(Trait.UNSEEN, facts, func)
 
@@ -372,9 +373,19 @@ def _library_name(facts: Facts, expression: ast.expr) -> str | None:
     while isinstance(root, ast.Attribute):
         root = root.value
     name = facts.names.qualified(expression)
+    if name is None and isinstance(root, ast.Name):
+        name = _one_of_two_libraries(facts, expression, root)
     if name is None or name.startswith(".") or not isinstance(root, ast.Name):
         return None
     return None if any(_is_project_import(facts, binding) for binding in facts.names.bindings(root)) else name
+
+
+def _one_of_two_libraries(facts: Facts, expression: ast.expr, root: ast.Name) -> str | None:
+    """The dotted name of something that is imported from one library or, where that is missing, from another."""
+    bindings = facts.names.bindings(root)
+    if not bindings or any(binding.how is not Bound.IMPORT for binding in bindings):
+        return None
+    return bindings[-1].origin + (dotted(expression) or "")[len(root.id) :]
 
 
 def _is_project_import(facts: Facts, binding: Binding) -> bool:
@@ -407,6 +418,15 @@ def _rebinds(facts: Facts, declared: ast.Global | ast.Nonlocal, name: str) -> bo
     found = facts.names.lookup(name, declared)
     function = facts.tree.function(declared)
     return found is None or any(facts.tree.function(binding.node) is function for binding in found[1])
+
+
+def _is_made_above(facts: Facts, kept: ast.expr) -> bool:
+    """Whether the method makes an attribute anew before it changes it: ``self.steps = []`` at its top, ``self.steps.append(x)``."""
+    function = facts.tree.function(kept)
+    if not isinstance(kept, ast.Attribute) or function is None:
+        return False
+    made = [target for item in function.body if isinstance(item, ast.Assign) and item.lineno < kept.lineno for target in item.targets]
+    return any(isinstance(target, ast.Attribute) and dotted(target) == dotted(kept) for target in made)
 
 
 def _is_in_index(facts: Facts, node: ast.AST) -> bool:
@@ -520,6 +540,8 @@ def _is_set_before_use(instance: Instance, facts: Facts, target: ast.Attribute) 
         for use in other.tree.attributes.get(name, ()):
             if isinstance(use.ctx, ast.Load) and use is not target:
                 own = any(other is d.facts and other.tree.method_class(use) is d.node for d in instance.classes)
+                if not own and (_is_own(other, use.value) or other.names.qualified(use) is not None):
+                    continue  # another object's, or something of a module
                 same = own and other.tree.function(use) is function
                 if not own or (same and use.lineno <= (statement.end_lineno or statement.lineno)):
                     return False

@@ -10,6 +10,7 @@ from tests.facts.reading import facts_of
 from torchfix.facts import Facts
 
 TEXT = """
+import time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -39,6 +40,7 @@ def read(lines: str) -> Facts:
     [
         pytest.param("print(loss.item())", 0, None, id="once"),
         pytest.param("print(loss.item())\nloss = loss * 2\nprint(loss.item())", 0, None, id="changed in between"),
+        pytest.param("print(output.tolist())\nprint(output.tolist())", 0, None, id="lists, which could be changed"),
         pytest.param("kept.append(loss.item())\nkept.append(loss.item())", 0, None, id="only gathered"),
         pytest.param("print(loss.item())\nprint(loss.item())\nmeter.update(loss.item())", 2, None, id="three times"),
         pytest.param("value = loss.item()\nprint(loss.item())", 1, "value", id="a variable holds it"),
@@ -58,6 +60,7 @@ def test_repetitions(lines: str, count: int, variable: str | None) -> None:
     [
         pytest.param("value = loss.item()\nif step % 10 == 0:\n    print(step)\n    print(value)", "print(value)", id="guarded"),
         pytest.param("value = loss.item()\nprint(value)", None, id="used at once"),
+        pytest.param("value = loss.item()\nkept.append(time.time())\nif step % 10 == 0:\n    print(value)", None, id="a clock is read"),
         pytest.param("value = loss.item()\nif meter:\n    print(value)", None, id="a guard that never changes"),
         pytest.param("value = loss.item()\nloss += 1\nif step % 10 == 0:\n    print(value)", None, id="changed before the guard"),
     ],

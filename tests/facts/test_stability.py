@@ -56,6 +56,8 @@ def keeps(value: str, between: str, made: str = "None") -> bool:
         pytest.param("loss.item()", "view = loss.view(-1)\nview += 1", id="written through a view"),
         pytest.param("loss.item()", "log = {'loss': loss}\nhelper(log)", id="given to unknown code in a dictionary"),
         pytest.param("loss.item()", "helper.loss = loss\nhelper.run()", id="kept by an object"),
+        pytest.param("loss.item()", "yield loss", id="given to the caller of a generator"),
+        pytest.param("shown.item()", "yield 1", id="a parameter, while the caller of a generator runs"),
         pytest.param("loss.item()", "torch.neg(y, out=loss)", id="written as out"),
         pytest.param("output.item()", "optimizer.step()", id="what a network gives may be a parameter"),
         pytest.param("shown.item()", "optimizer.step()", id="a parameter"),

@@ -63,7 +63,7 @@ class Savings:
         """The numbers that an iteration reads several times though they are the same, in text order."""
         alike: dict[tuple[object, ...], list[Reading]] = defaultdict(list)
         for reading in self._facts.readings.all:
-            if reading.way is Way.NUMBER:
+            if reading.way is Way.NUMBER and isinstance(reading.node, ast.Call) and last_name(reading.node.func) != "tolist":
                 alike[ast.dump(reading.node), reading.iteration.loop, self._facts.tree.function(reading.node)].append(reading)
         found: list[Repetition] = []
         for readings in alike.values():
@@ -131,7 +131,7 @@ class Savings:
         facts, tree = self._facts, self._facts.tree
         statement = tree.statement(reading.node)
         target = self._only_variable(statement)
-        if target is None or not isinstance(statement, ast.Assign) or self._is_repeated(statement):
+        if target is None or not isinstance(statement, ast.Assign) or self._is_repeated(statement) or facts.readings.is_timed(reading):
             return None
         uses = [use for use in facts.names.uses(target) if use is not target]
         _, block, index = tree.place(statement)

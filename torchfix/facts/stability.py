@@ -23,6 +23,8 @@ _SENDING = ("backward", "scale")
 _ALIASING = frozenset(VIEWS) | frozenset(
     "data to cuda cpu float double half long int type type_as contiguous numpy unbind split chunk diagonal real imag view_as".split()
 )
+# Expressions that let other code run before the next one.
+_HANDING_OVER = (ast.Yield, ast.YieldFrom, ast.Await)
 _LIMIT = 4  # functions followed to what they return
 
 
@@ -56,7 +58,8 @@ class Stability:
         if not all(self._is_of_tensor(node) for node in ast.walk(expression) if isinstance(node, (ast.Attribute, ast.Subscript))):
             return False
         names = [node for node in ast.walk(expression) if isinstance(node, ast.Name) and not self._is_module(node)]
-        calm = all(self._is_harmless(node, None) for node in _calls(between))
+        calm = not any(isinstance(node, _HANDING_OVER) for item in between for node in ast.walk(item))
+        calm = calm and all(self._is_harmless(node, None) for node in _calls(between))
         return all(self._stays(name, between, calm) for name in names)
 
     def _is_of_tensor(self, part: ast.Attribute | ast.Subscript) -> bool:
@@ -105,6 +108,8 @@ class Stability:
                     return False
                 if last_name(outer.func) not in _ALIASING:
                     return True
+            elif isinstance(outer, _HANDING_OVER):
+                return False
             elif isinstance(outer, (ast.BinOp, ast.Compare)) or not isinstance(outer, (ast.expr, ast.keyword)):
                 return True
         return True

@@ -60,7 +60,7 @@ class Cadence:
         if loops.at(node) is not None or node in loops.indirect:
             return Kind.TRAIN
         calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
-        if not any(self._runs_network(call) for call in calls):
+        if not any(self.runs_network(call) for call in calls):
             return None
         if any(last_name(call.func) == "zero_grad" for call in calls):
             return Kind.TRAIN  # what steps is out of sight: a scaler's object, a wrapper
@@ -74,7 +74,7 @@ class Cadence:
         counts = isinstance(node.iter, ast.Call) and self._facts.calls.meaning(node.iter) == "builtins.range"
         return kind is not Kind.TRAIN and (from_loader or (kind is Kind.EVAL and not counts))
 
-    def _runs_network(self, call: ast.Call) -> bool:
+    def runs_network(self, call: ast.Call) -> bool:
         """Whether a call runs a network: one that is seen to be made, or what the program switches to ``eval()``."""
         meaning, models = self._facts.calls.meaning(call), self._facts.models
         if meaning is not None and not meaning.startswith("."):

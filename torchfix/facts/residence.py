@@ -216,6 +216,8 @@ class Residences:
             if method is not None:
                 return method
         inputs = [self.of(item) for item in _arguments(call)] + ([self.of(source)] if source is not None else [])
+        if Residence.DEVICE in inputs and facts.cadence.runs_network(call):
+            return Residence.DEVICE
         return Residence.LIKELY if Residence.DEVICE in inputs or Residence.LIKELY in inputs else None
 
     def _of_builtin(self, call: ast.Call, name: str, path: tuple[Step, ...]) -> Residence | None:
@@ -259,7 +261,10 @@ class Residences:
             transfer = self._facts.devices.transfer(call)
             if transfer is not None:
                 return Residence.HOST if transfer.device.only_cpu else Residence.DEVICE if transfer.device.may_be_cuda else None
-        return self.of(source)
+        owner = self.of(source)
+        if owner is Residence.LIKELY:  # two tensors that are computed with together live in the same place
+            return _any([owner, *(self.of(item) for item in call.args)])
+        return owner
 
     def _returned(self, call: ast.Call, functions: list[tuple[Facts, Function]], path: tuple[Step, ...]) -> Residence | None:
         found = [facts.residences.of(value, path) for facts, function in functions for value in returns(function)]

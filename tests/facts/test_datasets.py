@@ -423,6 +423,12 @@ def test_dataset_of_a_library_may_be_chosen_by_name(chosen: str) -> None:
     assert "UNSEEN" in traits_of(f"DataLoader({chosen}('x'))")  # it may be LSUN, which keeps a database open
 
 
+def test_variable_that_first_holds_the_dataset_s_name_is_the_dataset() -> None:
+    """A word that chooses the dataset, and None where there is none, bring no code along."""
+    body = "    if d == 'a':\n        d = datasets.MNIST('x')\n    return DataLoader(d)\nmake('a')\nmake(None)"
+    assert traits_of(f"def make(d):\n{body}") == {"WORK"}
+
+
 def test_module_that_is_one_of_two_libraries_is_no_code_of_the_project() -> None:
     """A fallback for older Pythons is a library as well."""
     head = "try:\n    import xml.etree.cElementTree as ET\nexcept ImportError:\n    import xml.etree.ElementTree as ET\n"

@@ -230,3 +230,30 @@ def test_loader_or_nothing_is_the_loader() -> None:
     text = "from torch.utils.data import DataLoader\n\ndef run(loader):\n    for x in loader: ...\n\nrun(DataLoader([1]))\nrun(None)\n"
     facts = facts_of(text)
     assert list(facts.loaders.by_loop.values()) == [facts.loaders.all]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("    pass", 1, id="a name of its own"),
+        pytest.param("    def describe(self):\n        return len(self)", 1, id="a method more"),
+        pytest.param("    def __init__(self, *args, **kwargs):\n        super().__init__(*args, **kwargs)", 1, id="all handed on"),
+        pytest.param("    def __init__(self, *a, **k):\n        super().__init__(*a, num_workers=2, **k)", 0, id="one added"),
+        pytest.param("    def __init__(self, data, **kwargs):\n        super().__init__(data, **kwargs)", 0, id="another signature"),
+        pytest.param("    def __init__(self, *a, **k):\n        super().__init__(*a, **k)\n        self.timeout = 1", 0, id="changed behind"),
+        pytest.param("    def __iter__(self):\n        yield 1", 0, id="batches of its own"),
+    ],
+)
+def test_subclass_that_hands_its_arguments_on_is_a_loader(body: str, expected: int) -> None:
+    """A class of the project that takes what DataLoader takes, and does what it does, is one; any other is not."""
+    sets = f"from torch.utils.data import DataLoader\n\nclass AudioDataLoader(DataLoader):\n{body}\n"
+    text = "from sets import AudioDataLoader\nloader = AudioDataLoader(d, 8, num_workers=2)\nfor x in loader: ...\n"
+    facts = facts_of(text, modules={"sets.py": sets})
+    assert len(facts.loaders.all) == expected
+    assert list(facts.loaders.by_loop.values()) == ([facts.loaders.all] if expected else [])
+
+
+def test_loaders_of_other_libraries_are_none() -> None:
+    """Their classes take other arguments."""
+    for library in ("torch_geometric.loader", "monai.data", "dgl.dataloading", "timm.data", "torchdata.nodes"):
+        assert not facts_of(f"from {library} import DataLoader\nloader = DataLoader(d)\n").loaders.all

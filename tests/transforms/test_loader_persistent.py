@@ -9,8 +9,12 @@ from textwrap import dedent, indent
 import pytest
 
 from tests.running import run_on_cpu, run_on_fake_gpu
+from torchfix import registry
+from torchfix.engine import EngineSettings, fix
+from torchfix.facts.project import Project
 from torchfix.result import Note, Outcome
 from torchfix.testing import check_held, check_noop, check_transformed, run_transform
+from torchfix.transform import Selected
 
 RULE = "loader-persistent"
 HEAD = """\
@@ -262,6 +266,43 @@ def test_loader_that_is_iterated_twice_at_once_is_held(main: str) -> None:
 def test_loader_of_a_framework_is_held(line: str) -> None:
     """The framework may make its own loader of this one."""
     check_held(RULE, epochs(f"DataLoader({MNIST}, num_workers=2)", line), "framework-owned")
+
+
+# Together with its neighbours -------------------------------------------------------------------------------------
+
+
+def all_loader_rules(text: str) -> str:
+    """What the three rules for loaders make of a text in one run."""
+    names = ("loader-workers", "loader-pin-memory", RULE)
+    selected = [Selected(rule, rule.options()) for rule in map(registry.find, names)]
+    settings = EngineSettings(format="off")
+    result = fix("train.py", text.encode(), Project.of_texts({"train.py": text}), selected, settings)
+    again = fix("train.py", result.after, Project.of_texts({"train.py": result.after.decode()}), selected, settings)
+    assert again.outcome is Outcome.CLEAN
+    return result.after.decode()
+
+
+WORK = "x.to('cuda')"
+
+
+def test_loader_that_is_given_workers_keeps_them_in_the_same_run() -> None:
+    """All three settings at once: the guard is the part of the count that may be 0."""
+    text = script(f"loader = DataLoader({MNIST})\nfor epoch in range(3):\n    for x, y in loader:\n        {WORK}")
+    done = all_loader_rules(text)
+    assert "num_workers=min(4 * torch.cuda.device_count(), os.cpu_count() or 1)" in done
+    assert "persistent_workers=torch.cuda.device_count() > 0" in done
+    assert "pin_memory=True" in done
+
+
+def test_process_per_gpu_keeps_its_share_of_workers() -> None:
+    """The guard follows the count that each process is given in the end."""
+    head = "torch.distributed.init_process_group('nccl')\ntorch.cuda.set_device(0)\n"
+    text = script(f"{head}loader = DataLoader({MNIST})\nfor epoch in range(3):\n    for x, y in loader:\n        {WORK}")
+    assert "num_workers=4" in all_loader_rules(text)
+    assert "persistent_workers=True" in all_loader_rules(text)
+    whole = text.replace(f"{MNIST})", f"{MNIST}, num_workers=min(4 * torch.cuda.device_count(), os.cpu_count() or 1))")
+    assert "num_workers=4, pin_memory=True, persistent_workers=True" in all_loader_rules(whole)
+    check_held(RULE, whole, "whole-machine")
 
 
 # Random numbers ---------------------------------------------------------------------------------------------------

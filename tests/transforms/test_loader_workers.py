@@ -168,6 +168,31 @@ def test_trap_4_script_without_main_guard_is_held(text: str) -> None:
     check_held(RULE, f"{HEAD}\n{text}\n", "no-main-guard")
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        pytest.param(f"loader = DataLoader({MNIST})\nfor x in loader:\n    print(x)\n", (11, 12), id="loop at the top"),
+        pytest.param(
+            f"loader = DataLoader({MNIST})\n\ndef main():\n    for x in loader:\n        print(x)\n\nseed = 3\nmain()\nprint('done')\n",
+            (17, 18),
+            id="function called at the top",
+        ),
+    ],
+)
+def test_help_says_which_lines_want_the_guard(text: str, lines: tuple[int, int]) -> None:
+    """With these lines under the guard the next run gives the loader its workers."""
+    script = f"{HEAD}\n{text}"
+    note = check_held(RULE, script, "no-main-guard")
+    first, last = lines
+    assert note.reason is not None
+    assert note.reason.help.startswith(
+        f'write `if __name__ == "__main__":` above line {first} of train.py and indent lines {first} to {last} under it'
+    )
+    rows = script.splitlines(keepends=True)
+    guard = 'if __name__ == "__main__":\n' + indent("".join(rows[first - 1 : last]), "    ")
+    assert COUNT in run_transform(RULE, "".join(rows[: first - 1]) + guard).after.decode()
+
+
 def test_script_without_guard_is_fixed_where_it_forks() -> None:
     """A script that sets the start method to fork never imports itself again."""
     head = f"{HEAD}import multiprocessing\n\nmultiprocessing.set_start_method('fork')\n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import receiver
 from torchfix.facts.devices import Device, Transfer
-from torchfix.facts.loaders import DATA_LOADER, Loader
+from torchfix.facts.loaders import Loader
 from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, last_name
 from torchfix.facts.values import ELEMENT, Value
 
@@ -72,7 +72,7 @@ class Batches:
         if not isinstance(node, ast.Call):
             return None
         meaning, method, source = self._facts.calls.meaning(node), last_name(node.func), receiver(node)
-        if meaning == DATA_LOADER and value.path[:1] == (ELEMENT,):
+        if self._facts.loaders.makes(node) and value.path[:1] == (ELEMENT,):
             return Part((Loader(self._facts, node),), is_whole=len(value.path) == 1)
         if meaning == "torch.autograd.Variable" and node.args:
             return self.on_host(node.args[0])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts import traits
 from torchfix.facts.calls import argument, has_stars, is_constant, keyword, receiver
 from torchfix.facts.instances import Instance, Origin, origins_of
-from torchfix.facts.loaders import DATA_LOADER, Loader
+from torchfix.facts.loaders import Loader
 from torchfix.facts.models import derives
 from torchfix.facts.samples import Reader, elements_of, instances_of, objects_of
 from torchfix.facts.traits import Mark, Trait
@@ -113,6 +113,8 @@ class _Behind:
     def _dataset(self, origin: Origin) -> None:
         facts, node, within = origin.facts, origin.node, origin.within
         table = _table(origin)
+        if isinstance(node, ast.Constant):
+            return  # no loader can be made of None, and a word only says which dataset is meant
         if table is not None:
             self._hugging_face(origin.facts, table)
         elif isinstance(node, ast.Call):
@@ -241,7 +243,7 @@ class _Behind:
     def _of_loader_or_view(self, facts: Facts, node: ast.Attribute, within: Instance | None) -> None:
         for origin in origins_of(facts, node.value, within) or (Origin(facts, node),):
             call = origin.node
-            if isinstance(call, ast.Call) and origin.facts.calls.meaning(call) in (DATA_LOADER, *_VIEWS):
+            if isinstance(call, ast.Call) and (origin.facts.loaders.makes(call) or origin.facts.calls.meaning(call) in _VIEWS):
                 given = argument(call, "dataset", 0)
                 if given is not None:
                     self._dataset_from(origin.facts, given, origin.within)

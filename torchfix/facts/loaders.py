@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.calls import argument, is_constant, receiver
 from torchfix.facts.keywords import Table, tables
 from torchfix.facts.names import Definition
-from torchfix.facts.tree import LoopNode, last_name
+from torchfix.facts.tree import FUNCTIONS, Function, LoopNode, last_name
 from torchfix.facts.values import ELEMENT, Step, Value
 
 if TYPE_CHECKING:
@@ -143,7 +143,23 @@ class Loaders:
     @cached_property
     def all(self) -> tuple[Loader, ...]:
         """Every DataLoader that this file constructs, in text order."""
-        return tuple(Loader(self._facts, call) for call in self._facts.calls.to(DATA_LOADER))
+        calls = (*self._facts.calls.to(DATA_LOADER), *self._of_subclasses)
+        return tuple(Loader(self._facts, call) for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
+
+    def makes(self, call: ast.Call) -> bool:
+        """Whether a call constructs a DataLoader: torch's class, or one of the project that hands all arguments on to it."""
+        return self._facts.calls.meaning(call) == DATA_LOADER or self._is_of_subclass(call)
+
+    @property
+    def _of_subclasses(self) -> Iterator[ast.Call]:
+        calls = self._facts.tree.calls
+        return (call for name in calls if name[0].isupper() for call in calls[name] if self._is_of_subclass(call))
+
+    def _is_of_subclass(self, call: ast.Call) -> bool:
+        made = self._facts.names.definition(call.func)
+        if made is None or not isinstance(made.node, ast.ClassDef):
+            return False
+        return [made.facts.names.qualified(base) for base in made.node.bases] == [DATA_LOADER] and _hands_on(made.node)
 
     def of(self, expression: ast.expr) -> tuple[Loader, ...] | None:
         """The loaders that an expression may be, or None that nothing can iterate; None where it may be something else."""
@@ -156,7 +172,7 @@ class Loaders:
             call, facts = value.node, value.facts
             if isinstance(call, ast.Constant) and call.value is None:
                 continue
-            if value.path != path or not isinstance(call, ast.Call) or facts.calls.meaning(call) != DATA_LOADER:
+            if value.path != path or not isinstance(call, ast.Call) or not facts.loaders.makes(call):
                 return None
             found.append(Loader(facts, call))
         return tuple(dict.fromkeys(found)) or None
@@ -223,3 +239,25 @@ def _same_data(value: Value) -> ast.expr | None:
     if isinstance(node, ast.Call) and not value.path and last_name(node.func) in _SAME_DATA:
         return receiver(node)
     return None
+
+
+def _hands_on(owner: ast.ClassDef) -> bool:
+    """Whether a subclass of DataLoader takes the arguments of DataLoader and leaves iterating to it."""
+    methods = [item for item in owner.body if isinstance(item, FUNCTIONS)]
+    changing = [item.name for item in methods if item.name.startswith("_") and item.name not in ("__init__", "__repr__", "__str__")]
+    return not changing and all(_hands_all_on(item) for item in methods if item.name == "__init__")
+
+
+def _hands_all_on(constructor: Function) -> bool:
+    """Whether a constructor is ``super().__init__(*args, **kwargs)`` of just what it is given."""
+    arguments = constructor.args
+    if arguments.vararg is None or arguments.kwarg is None or len(arguments.args) != 1 or arguments.posonlyargs or arguments.kwonlyargs:
+        return False
+    body = [item for item in constructor.body if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))]
+    call = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+    if not isinstance(call, ast.Call) or last_name(call.func) != "__init__" or len(call.args) != 1 or len(call.keywords) != 1:
+        return False
+    (first,), (named,) = call.args, call.keywords
+    starred = first.value if isinstance(first, ast.Starred) else None
+    names = [item.id if isinstance(item, ast.Name) else None for item in (starred, named.value)]
+    return named.arg is None and names == [arguments.vararg.arg, arguments.kwarg.arg]

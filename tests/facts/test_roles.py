@@ -240,7 +240,7 @@ def test_loader_or_nothing_is_the_loader() -> None:
         pytest.param("    def __init__(self, *args, **kwargs):\n        super().__init__(*args, **kwargs)", 1, id="all handed on"),
         pytest.param("    def __init__(self, *a, **k):\n        super().__init__(*a, num_workers=2, **k)", 0, id="one added"),
         pytest.param("    def __init__(self, data, **kwargs):\n        super().__init__(data, **kwargs)", 0, id="another signature"),
-        pytest.param("    def __init__(self, *a, **k):\n        super().__init__(*a, **k)\n        self.timeout = 1", 0, id="changed behind"),
+        pytest.param("    def __init__(self, *a, **k):\n        super().__init__(*a, **k)\n        self.timeout = 1", 0, id="changed"),
         pytest.param("    def __iter__(self):\n        yield 1", 0, id="batches of its own"),
     ],
 )

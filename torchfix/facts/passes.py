@@ -33,6 +33,7 @@ SWITCHES = (
 )
 """What says itself whether gradients are on."""
 _TESTING = ("pytest", "unittest", "nose")
+_LOSSES = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
 _DEPTH = 3  # callers asked above a function, and calls entered below one
 
 
@@ -176,8 +177,9 @@ class Passes:
         around = home.body if home is not None else [loop] if loop is not None else []
         if self.is_on_purpose(call) or facts.autograd.used_in(around) is None:
             return False
-        statement = facts.tree.statement(call)
-        targets = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        assignment = facts.tree.parent(call)
+        stored = ast.walk(assignment) if isinstance(assignment, ast.Assign) else ()
+        targets = [node for node in stored if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         uses = [use for target in targets for use in facts.names.uses(target) if isinstance(use.ctx, ast.Load)]
         return any(self._is_part_of_loss(use) for use in (call, *uses))
 
@@ -187,7 +189,10 @@ class Passes:
         outer = facts.tree.parent(node)
         while isinstance(outer, (ast.BinOp, ast.UnaryOp, ast.Subscript)):
             outer = facts.tree.parent(outer)
-        return isinstance(outer, ast.Call) and (facts.models.is_loss(outer.func) or "loss" in (facts.calls.meaning(outer) or ""))
+        if not isinstance(outer, ast.Call):
+            return False
+        home, _, name = (facts.calls.meaning(outer) or "").rpartition(".")
+        return facts.models.is_loss(outer.func) or (home == "torch.nn.functional" and (name.endswith("loss") or name in _LOSSES))
 
 
 def called_name(expression: ast.expr) -> ast.expr:

@@ -96,9 +96,9 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
             yield Finding(statement, _ADDED, held=_held(obstacle))
             continue
         beside = [item for item, reason in reasons.items() if reason is None and item.loop is accumulator.loop]
-        wide = facts.deferral.number(accumulator) is Number.WHOLE or facts.deferral.has_float64(accumulator.loop)
-        edits = chain(_sum_edits(facts, accumulator), _drawn(facts, accumulator, beside)) if wide else _listed(facts, accumulator)
-        because = _because(facts, accumulator, beside, wide)
+        listed = facts.deferral.is_listed(accumulator)
+        edits = _listed(facts, accumulator) if listed else chain(_sum_edits(facts, accumulator), _drawn(facts, accumulator, beside))
+        because = _because(facts, accumulator, listed)
         yield Finding(statement, _ADDED, tuple(edits), _effects(facts, accumulator), because, tuple(_notes(facts, accumulator)))
     for found in facts.gatherings.all:
         statement = next(entry.statement for entry in found.entries if entry.reads)
@@ -194,7 +194,11 @@ def _list_edits(facts: Facts, found: Gathered) -> Iterator[Edit]:
     for entry in found.entries:
         for read in entry.reads:
             yield from _kept_there(read, _detached(facts, read) if entry.is_bare else _wide(facts, read, Number.FRACTION))
-    yield InsertAfter(found.whole, f"{found.name.id} = {_read_at_once(facts, found.name.id, found.whole, reads)}")
+    converted = f"{found.name.id} = {_read_at_once(facts, found.name.id, found.whole, reads)}"
+    for place in facts.deferral.read_seldom(found):
+        yield InsertBefore(place, converted)
+    if found.is_used_outside:
+        yield InsertAfter(found.whole, converted)
     yield from _torch(facts, found.whole)
 
 
@@ -231,10 +235,10 @@ def _effects(facts: Facts, accumulator: Accumulator) -> frozenset[Effect]:
     return frozenset(effect for effect, holds in effects.items() if holds)
 
 
-def _because(facts: Facts, accumulator: Accumulator, beside: list[Accumulator], wide: bool) -> str:
-    others = facts.deferral.still_waiting(beside)
+def _because(facts: Facts, accumulator: Accumulator, listed: bool) -> str:
+    others = facts.deferral.still_waiting(accumulator.loop)
     also = f"; line {others[0].lineno} makes the host wait on every step all the same" if others else ""
-    same = "the sum on the device has the digits of a Python number" if wide else "the numbers are read at once and added in the same order"
+    same = "read at once, the numbers are added in the same order" if listed else "the sum on the device has the digits of a Python number"
     return f"{same}; an error surfaces at the next place that waits{also}"
 
 

@@ -108,7 +108,7 @@ def test_lists(begin: str, step: str, expected: str | None) -> None:
 def test_what_keeps_making_the_host_wait() -> None:
     """Readings other than those of the sums themselves stay."""
     here = facts("total = 0.0", "total += loss.item()\nprint(outputs.sum().item())")
-    assert [item.lineno for item in here.deferral.still_waiting(list(here.accumulators.all))] == [19]
+    assert [item.lineno for item in here.deferral.still_waiting(here.tree.loops[0])] == [19]
 
 
 def test_what_is_out_of_reach() -> None:

@@ -46,7 +46,8 @@ def test_what_is_no_list_of_numbers(step: str) -> None:
 def test_list_that_grows_through_all_epochs() -> None:
     """A list grows through every loop that it is not made in."""
     (item,) = found("losses = []", "losses.append(loss.item())")
-    assert item.start is not None
+    assert len(item.starts) == 1
+    assert item.is_used_outside
     assert item.whole is not item.loop
     assert not item.used
     assert item.entries[0].is_bare
@@ -65,8 +66,16 @@ def test_list_that_grows_through_all_epochs() -> None:
 def test_starts_and_uses(begin: str, middle: str, starts: bool, uses: int) -> None:
     """A list must be seen to begin empty; what looks at it before the loops are through is a use."""
     (item,) = found(begin, "losses.append(loss.item())", middle)
-    assert (item.start is not None) is starts
+    assert bool(item.starts) is starts
     assert len(item.used) == uses
+
+
+def test_list_that_the_loop_begins_anew() -> None:
+    """Statements that make the list empty again are no uses of it."""
+    (item,) = found("losses = []", "losses.append(loss.item())\n            if x: losses = []", end="pass")
+    assert [ast.unparse(statement) for statement in item.resets] == ["losses = []"]
+    assert not item.used
+    assert not item.is_used_outside
 
 
 @pytest.mark.parametrize(

@@ -355,6 +355,33 @@ def test_list_that_grows_through_all_epochs_has_an_effect_on_memory() -> None:
     assert note.effects == ("memory",)
 
 
+def test_list_that_is_shown_and_begun_anew() -> None:
+    """A list that the loop prints every so many steps, and then empties, is read where it is printed."""
+    shown = "if i % 10 == 0:\n    print(sum(losses) / len(losses))\n    losses = []"
+    drawn = shown.replace("    print", "    losses = torch.stack(losses).tolist() if losses else []\n    print")
+    changed(
+        ("losses = []", f"losses.append(loss.item())\n{shown}", ""),
+        ("losses = []", f"losses.append(loss.detach())\n{drawn}", ""),
+        header=COUNTED,
+    )
+    kept = training("losses = []", f"losses.append(loss.item())\n{shown.replace('losses = []', 'pass')}", "", header=COUNTED)
+    check_held(RULE, kept, "used-each-step")
+
+
+def test_display_is_drawn_on_each_step_where_nothing_is_gained() -> None:
+    """While something else waits for the device on each step, a display can as well be drawn."""
+    step = "total += loss.item()\nbar.set_postfix(a=total)\nwriter.add_scalar('loss', loss.item())"
+    check_held(RULE, training("total = 0.0\nbar = tqdm()", step, "return total", header=COUNTED), "still-waiting")
+
+
+def test_what_a_display_computes_may_be_used_behind_the_loop() -> None:
+    """The last step is drawn, so that what was computed for it is right behind the loop."""
+    shown = "mean = total / (i + 1)\nbar.set_postfix(a=mean)"
+    drawn = f"if i % 10 == 0 or i + 1 == len(loader):\n    total = float(total)\n{indent(shown, '    ')}"
+    begin, new = "total, bar = 0.0, tqdm()", "total = total + loss.detach().double()"
+    changed((begin, f"total += loss.item()\n{shown}", "return mean"), (begin, f"{new}\n{drawn}", "return mean"), header=COUNTED)
+
+
 def test_trap_2_loss_that_is_written_later_is_copied() -> None:
     """A detached loss shares its memory, so that ``loss /= 2`` would change what was collected."""
     changed(

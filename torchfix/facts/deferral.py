@@ -78,7 +78,24 @@ class Deferral:
     # Sums -----------------------------------------------------------------------------------------------------
 
     def of_sum(self, accumulator: Accumulator) -> Obstacle | None:
-        """Why a running number must go on being read on every step; None where it can be added up on the device."""
+        """Why a running number must go on being read on every step; None where it can be added up on the device.
+
+        What costs the user something (a display that is drawn less often, a list) must gain something.
+        """
+        obstacle = self._of_sum(accumulator)
+        if obstacle is not None or not (self.displays(accumulator) or self.is_listed(accumulator)):
+            return obstacle
+        waiting = self.still_waiting(accumulator.loop)
+        if not waiting:
+            return None
+        words = f"line {waiting[0].lineno} makes the host wait on every step all the same, so that nothing would be gained"
+        return Obstacle("still-waiting", words, f"let line {waiting[0].lineno} run every so many steps")
+
+    def is_listed(self, accumulator: Accumulator) -> bool:
+        """Whether a running number is to be collected in a list, since the device may not have the digits to add it up."""
+        return self.number(accumulator) is not Number.WHOLE and not self.has_float64(accumulator.loop)
+
+    def _of_sum(self, accumulator: Accumulator) -> Obstacle | None:
         obstacle = self._of_variable(accumulator.name)
         if not all(read.is_certain for addition in accumulator.additions for read in addition.reads):
             return _UNKNOWN_VALUE
@@ -93,7 +110,7 @@ class Deferral:
         number = self.number(accumulator)
         if number is None:
             return _UNKNOWN_KIND
-        if number is Number.FRACTION and not self.has_float64(accumulator.loop) and not self._may_be_listed(accumulator):
+        if self.is_listed(accumulator) and not self._may_be_listed(accumulator):
             return _OTHER_DEVICE
         if accumulator.is_used_outside and self._is_interrupted(accumulator.loop, accumulator.name):
             return _INTERRUPTED
@@ -153,15 +170,17 @@ class Deferral:
         """Whether a running number adds one number a step, which the loop uses for nothing else, so that a list can do instead."""
         alone = len(accumulator.additions) == 1 and not accumulator.used and not accumulator.resets and accumulator.is_used_outside
         addition = accumulator.additions[0]
-        return alone and isinstance(addition.statement, ast.AugAssign) and addition.is_bare and not self.still_waiting([accumulator])
+        return alone and isinstance(addition.statement, ast.AugAssign) and addition.is_bare
 
-    def still_waiting(self, deferred: list[Accumulator]) -> list[ast.expr]:
-        """What else makes the host wait on every step of a loop once some of its running numbers are read later."""
-        loop, tree = deferred[0].loop, self._facts.tree
-        gone: list[ast.stmt] = [addition.statement for item in deferred for addition in item.additions]
-        gone += [statement for item in deferred for display in self.displays(item) for statement in (display.first, display.last)]
+    def still_waiting(self, loop: LoopNode) -> list[ast.expr]:
+        """What makes the host wait on every step of a loop even when all its running numbers and lists that can are read later."""
+        sums = [item for item in self._facts.accumulators.all if item.loop is loop and self._of_sum(item) is None]
+        lists = [item for item in self._facts.gatherings.all if item.loop is loop and self.of_list(item) is None]
+        gone = [addition.statement for item in sums for addition in item.additions]
+        gone += [entry.statement for item in lists for entry in item.entries]
+        gone += [statement for item in sums for display in self.displays(item) for statement in (display.first, display.last)]
         readings = (reading.node for reading in self._facts.readings.all if reading.iteration.loop is loop)
-        return [node for node in readings if not any(tree.is_within(node, statement) for statement in gone)]
+        return [node for node in readings if not any(self._facts.tree.is_within(node, statement) for statement in gone)]
 
     def number(self, accumulator: Accumulator) -> Number | None:
         """The kind of Python number that the variable is behind the loop; a float where it may be either and only ever divides."""
@@ -228,12 +247,29 @@ class Deferral:
         obstacle = obstacle or self._of_variable(found.name)
         if obstacle is not None:
             return obstacle
-        if found.start is None:
+        if not found.starts:
             return _UNKNOWN_LIST
-        if found.used:
-            words = f"line {found.used[0].lineno} uses the list before the loop is through"
-            return Obstacle("used-each-step", words, "use the list behind the loop")
+        early = next((use for use in found.used if self._emptied_behind(found, use) is None), None)
+        if early is not None:
+            words = f"line {early.lineno} uses the list before the loop is through"
+            return Obstacle("used-each-step", words, "use the list behind the loop, or begin it anew where it is used")
+        if any(self._facts.cadence.seldom(statement, found.loop) is None for statement in found.resets):
+            return _UNKNOWN_LIST
         return _INTERRUPTED if self._is_interrupted(found.whole, found.name) else None
+
+    def read_seldom(self, found: Gathered) -> list[ast.stmt]:
+        """The first statement of each guarded block that uses a list and then begins it anew."""
+        places = {id(guard): guard for use in found.used if (guard := self._emptied_behind(found, use)) is not None}
+        tree = self._facts.tree
+        return [next(item for item in guard.body if any(tree.is_within(use, item) for use in found.used)) for guard in places.values()]
+
+    def _emptied_behind(self, found: Gathered, use: ast.Name) -> ast.If | None:
+        """The guarded block in which a list is used and then begun anew, without growing in it."""
+        tree = self._facts.tree
+        guard = self._facts.cadence.seldom(use, found.loop)
+        if guard is None or any(tree.is_within(entry.statement, guard) for entry in found.entries):
+            return None
+        return guard if any(item in found.resets and item.lineno > use.lineno for item in guard.body) else None
 
     # Variables ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from torchfix.facts.callees import called
 from torchfix.facts.calls import argument, receiver
 from torchfix.facts.effects import Effect
 from torchfix.facts.loaders import Loader
-from torchfix.facts.scopes import Bound
+from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.traits import Trait
 from torchfix.facts.tree import LOOPS, Function, LoopNode, dotted, walk_here
 
@@ -75,9 +75,9 @@ class Displays:
         run = block[low : high + 1] if self._belongs(statement) else []
         while run and not self._draws(run[-1]):
             run.pop()  # computed for something behind
-        while run and not self._draws(run[0]) and self._is_used_outside(run[0], run):
+        while run and not self._draws(run[0]) and self._is_used_beside(run[0], run, loop):
             del run[0]
-        known = statement in run and not any(self._is_used_outside(item, run) for item in run if not self._draws(item))
+        known = statement in run and not any(self._is_used_beside(item, run, loop) for item in run if not self._draws(item))
         return Display(run[0], run[-1], loop) if known and self._facts.tree.nearest(statement, LOOPS) is loop else None
 
     def _belongs(self, statement: ast.stmt) -> bool:
@@ -87,11 +87,13 @@ class Displays:
         named = isinstance(statement, ast.Assign) and all(isinstance(target, ast.Name) for target in statement.targets)
         return named and isinstance(statement, ast.Assign) and self._facts.purity.is_pure(statement.value)
 
-    def _is_used_outside(self, statement: ast.stmt, run: list[ast.stmt]) -> bool:
-        """Whether what an assignment computes is read by anything but the statements of a run."""
+    def _is_used_beside(self, statement: ast.stmt, run: list[ast.stmt], loop: LoopNode) -> bool:
+        """Whether the loop reads what an assignment computes anywhere but in a run; behind the loop the last step's value is read."""
+        tree, function = self._facts.tree, self._facts.tree.function(loop)
         names = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         reads = (use for name in names for use in self._facts.names.uses(name) if isinstance(use.ctx, ast.Load))
-        return any(not any(self._facts.tree.is_within(use, item) for item in run) for use in reads)
+        near = (use for use in reads if tree.is_within(use, loop) or tree.function(use) is not function)
+        return any(not any(tree.is_within(use, item) for item in run) for use in near)
 
     # What draws -----------------------------------------------------------------------------------------------
 
@@ -117,8 +119,7 @@ class Displays:
         """Whether an object is a progress bar of tqdm."""
         made: list[ast.expr | None] = []
         if isinstance(source, ast.Name):
-            bindings = self._facts.flow.reaching(source)
-            made = [item.value if item.how in (Bound.ASSIGN, Bound.WITH) and not item.path else None for item in bindings]
+            made = [_assigned(binding) for binding in self._facts.flow.reaching(source)]
         elif isinstance(source, ast.Attribute):
             made = [value for value, path in self._facts.values.assigned(source) or () if not path]
         return bool(made) and all(isinstance(item, ast.Call) and self._facts.effects.own(item) is Effect.BAR for item in made)
@@ -229,6 +230,14 @@ class Displays:
         """Whether loaders surely have a length: they shuffle, which takes one, or their datasets are seen and have one."""
         loaders = self._facts.loaders.of(source)
         return bool(loaders) and all(item.shuffles or not _may_be_iterable(item) for item in loaders or ())
+
+
+def _assigned(binding: Binding) -> ast.expr | None:
+    """The expression that a binding gives a variable, also as a part of a tuple that is written out."""
+    value = binding.value if binding.how in (Bound.ASSIGN, Bound.WITH) else None
+    for index in binding.path:
+        value = value.elts[index] if isinstance(value, (ast.Tuple, ast.List)) and index < len(value.elts) else None
+    return value
 
 
 def _may_be_iterable(loader: Loader) -> bool:

@@ -28,17 +28,21 @@ class Gathered:
         name: the variable, where the loop first puts something in.
         loop: the loop on each of whose iterations a number is read and put in.
         entries: the statements that put something in, in text order.
-        start: the binding that makes the list, empty; None where the list is not seen to begin so.
+        starts: the bindings in front of the loop that make the list, empty; none where it is not seen to begin so.
+        resets: the statements in the loop that begin the list anew, empty.
         whole: the outermost loop through which the list grows from its start on.
         used: where something else is done with the list before ``whole`` is through, in text order.
+        is_used_outside: whether anything reads the list behind ``whole``.
     """
 
     name: ast.Name
     loop: LoopNode
     entries: tuple[Addition, ...]
-    start: Binding | None
+    starts: tuple[Binding, ...]
+    resets: tuple[ast.stmt, ...]
     whole: LoopNode
     used: tuple[ast.Name, ...]
+    is_used_outside: bool
 
 
 class Gatherings:
@@ -70,28 +74,27 @@ class Gatherings:
     def _made(self, target: ast.Name, loop: LoopNode) -> Gathered:
         tree, names = self._facts.tree, self._facts.names
         bindings = [item for item in names.bindings(target) if item.how is not Bound.AUGMENTED]
-        start = bindings[0] if len(bindings) == 1 and self._makes_empty_list(bindings[0]) else None
+        empty = all(self._makes_empty_list(item) for item in bindings)
+        starts = tuple(item for item in bindings if not tree.is_within(item.node, loop)) if empty else ()
+        resets = tuple(tree.statement(item.node) for item in bindings if tree.is_within(item.node, loop))
         whole = loop
         for outer in tree.ancestors(loop):
-            inside = start is None or tree.is_within(start.node, outer)
+            inside = not starts or any(tree.is_within(item.node, outer) for item in starts)
             if isinstance(outer, LOOPS) and tree.function(outer) is tree.function(loop) and not inside:
                 whole = outer
-        entries, inner = [], set()
+        entries, inner = [], {id(name) for item in bindings for name in ast.walk(item.node) if empty and not isinstance(item.node, ast.arg)}
         for statement in (node for item in loop.body for node in walk_here(item)):
             for name, value in gathered(statement):
                 if isinstance(name, ast.Name) and isinstance(statement, ast.stmt) and name.id == target.id and names.same(name, target):
                     entries.append(Addition(statement, value, tuple(self._facts.scalars.within(value))))
                     inner.add(id(name))
-        end = whole.end_lineno or whole.lineno
-        used = [use for use in names.uses(target) if id(use) not in inner and use.lineno <= end and not self._is_start(use, start)]
-        return Gathered(target, loop, tuple(entries), start, whole, tuple(used))
+        uses = [use for use in names.uses(target) if id(use) not in inner]
+        early = tuple(use for use in uses if use.lineno <= (whole.end_lineno or whole.lineno))
+        return Gathered(target, loop, tuple(entries), starts, resets, whole, early, len(early) < len(uses))
 
     def _makes_empty_list(self, binding: Binding) -> bool:
         values = self._facts.values.bound([binding]) if binding.how is Bound.ASSIGN else None
         return bool(values) and all(not value.path and _is_empty_list(value.node) for value in values or ())
-
-    def _is_start(self, use: ast.Name, start: Binding | None) -> bool:
-        return start is not None and not isinstance(use.ctx, ast.Load) and self._facts.tree.is_within(use, start.node)
 
 
 def gathered(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -122,10 +122,16 @@ class Graphs:
             yield facts, binding.node.value, path
             if isinstance(binding.node.target, ast.Name):
                 yield facts, binding.node.target, path  # as it was before
+        elif binding.how is Bound.LOOP and binding.path[:1] == (0,) and self._counts(binding.value):
+            return
         elif binding.value is not None:
             yield facts, binding.value, () if binding.how is Bound.LOOP else (*binding.path, *path)
         elif binding.how not in (Bound.IMPORT, Bound.FUNCTION, Bound.CLASS):
             yield _UNKNOWN
+
+    def _counts(self, iterable: ast.expr | None) -> bool:
+        """Whether the first part of what an iterable gives is a count."""
+        return isinstance(iterable, ast.Call) and self._facts.calls.meaning(iterable) == "builtins.enumerate"
 
     def _written(self, use: ast.Name) -> Iterator[str | Origin]:
         """What is written in place into the tensor that a variable holds: ``x[i] = y``, ``x.add_(y)``."""

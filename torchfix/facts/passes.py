@@ -141,8 +141,7 @@ class Passes:
                 return True
         calls = facts.callers_everywhere(function)
         return bool(calls) and all(
-            there.regions.under(call, SWITCHES) or there.passes.is_off(there.tree.function(call), _depth + 1)
-            for there, call in calls or ()
+            there.regions.under(call, SWITCHES) or there.passes.is_off(there.tree.function(call), _depth + 1) for there, call in calls or ()
         )
 
     def is_worth_it(self, call: ast.Call) -> bool:

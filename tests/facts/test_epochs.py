@@ -125,6 +125,11 @@ def test_loops_in_other_files_count() -> None:
         ),
         pytest.param("def forever():\n    while True:\n        for x in loader:\n            yield x\nit = forever()", id="one generator"),
         pytest.param(
+            "def log(batches):\n    for x in batches:\n        yield x\nfor e in range(3):\n    for x in log(loader): ...\n"
+            "    for i, x in enumerate(log(loader)): ...",
+            id="generator that loops see through",
+        ),
+        pytest.param(
             "def f():\n    it = iter(loader)\n    x = next(it)\ndef g():\n    for x in loader: ...\nf() if a else g()",
             id="iterator of a function that has ended",
         ),

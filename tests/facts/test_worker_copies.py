@@ -58,6 +58,7 @@ def changes(text: str, modules: dict[str, str] | None = None) -> list[str]:
         ),
         pytest.param("d = D('x')\nloader = DataLoader(d, sampler=s)\nloader.sampler.set_epoch(3)\ns.set_epoch(3)", id="sampler's epoch"),
         pytest.param("x = torch.zeros(3)\nloader = DataLoader(TensorDataset(x))\ny = x.cuda()\ny[0] = 1", id="copy changed"),
+        pytest.param("opt = load()\nloader = DataLoader(D(opt.root))\nopt.lr = 3", id="options of which it was given one"),
         pytest.param("def f(opt):\n    opt.lr = 3\nloader = DataLoader(D(opt.root))", id="other options"),
     ],
 )

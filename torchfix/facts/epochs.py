@@ -54,7 +54,23 @@ class Epochs:
     @cached_property
     def starts(self) -> tuple[Start, ...]:
         """The places that surely begin to iterate the loader, in all files of its programs."""
-        return tuple(start for facts in self._files for start in self._starts(facts)) if self._given is None else self._given
+        if self._given is not None:
+            return self._given
+        found = [start for facts in self._files for start in self._starts(facts)]
+        return tuple(start for start in found if not self._is_seen_through(start, found))
+
+    def _is_seen_through(self, start: Start, found: list[Start]) -> bool:
+        """Whether a generator iterates the loader for loops that are among the places themselves, and for nobody else."""
+        function = _generator(start)
+        calls = self._calls_with_loader(start.facts, function) if function is not None else []
+        headers = {id(node) for other in found if isinstance(other.node, (ast.For, ast.AsyncFor)) for node in ast.walk(other.node.iter)}
+        return bool(calls) and all(id(call) in headers for _, call in calls)
+
+    def _calls_with_loader(self, facts: Facts, function: Function) -> list[tuple[Facts, ast.Call]]:
+        """The calls of a function that hand it the loader; all of them where it comes another way."""
+        calls = self._calls(facts, function)
+        given = [(there, call) for there, call in calls if any(self._loader in (there.loaders.of(item) or ()) for item in call.args)]
+        return given or calls
 
     def _starts(self, facts: Facts) -> Iterator[Start]:
         for node in facts.loaders.by_loop:
@@ -171,12 +187,8 @@ class Epochs:
 
     def _is_handed_out(self, one: Start, others: list[Start]) -> bool:
         """Whether a generator iterates the loader, of which several may be under way."""
-        function = one.facts.tree.function(one.node)
-        if function is None or not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for item in function.body for node in ast.walk(item)):
-            return False
-        calls = self._calls(one.facts, function)
-        given = [call for there, call in calls if any(self._loader in (there.loaders.of(item) or ()) for item in call.args)]
-        return bool(others) or len(given or calls) > 1
+        function = _generator(one)
+        return function is not None and (bool(others) or len(self._calls_with_loader(one.facts, function)) > 1)
 
     def _within(self, one: Start, body: list[ast.stmt], others: list[Start]) -> tuple[Facts, ast.AST] | None:
         """One of some starts that the body of a loop runs, itself or through the functions that it calls."""
@@ -223,6 +235,14 @@ class Epochs:
         reads = [use for use in _alike(one.facts, one.kept) if isinstance(use.ctx, ast.Load)]
         other_epochs = Epochs(self._loader, (other,))
         return any(not other_epochs.comes_first(one.facts, use) for use in reads)
+
+
+def _generator(start: Start) -> Function | None:
+    """The generator function in which a loader is iterated."""
+    function = start.facts.tree.function(start.node)
+    if function is None or not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for item in function.body for node in ast.walk(item)):
+        return None
+    return function
 
 
 def _loops_around(facts: Facts, node: ast.AST) -> Iterator[LoopNode]:

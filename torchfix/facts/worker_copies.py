@@ -41,6 +41,8 @@ class WorkerCopies:
             given = loader.setting(name)
             if given is not None:
                 self._collect(loader.facts, given, _DEPTH)
+            if name != "dataset" and isinstance(given, ast.Attribute):
+                self._collect(loader.facts, given.value, _DEPTH)  # the object whose method it is
         for mark in loader.facts.datasets.behind(loader).marks:
             if mark.trait is Trait.VARIABLE and isinstance(mark.node, ast.Name):
                 self._collect_variable(mark.facts, mark.node)
@@ -57,18 +59,13 @@ class WorkerCopies:
     def _collect(self, facts: Facts, expression: ast.expr, depth: int) -> None:
         if isinstance(expression, ast.Attribute):
             self._variables[expression] = (facts, expression, None)
-            if expression.attr == "dataset" or facts.names.definition(expression) is None:
-                self._collect_base(facts, expression.value, depth)
+            if expression.attr == "dataset":
+                self._collect(facts, expression.value, depth)  # of a view, or of another loader
         elif isinstance(expression, ast.Name) and not facts.is_self(expression):
             self._variables[expression] = (facts, expression, None)
         for value in facts.values.of(expression) or ():
             if isinstance(value.node, _MADE) and value.node not in self._nodes:
                 self._made(value.facts, value.node, depth)
-
-    def _collect_base(self, facts: Facts, base: ast.expr, depth: int) -> None:
-        """The object of which a method is handed on: ``collate_fn=dataset.collate``."""
-        if isinstance(base, ast.Name) and any(isinstance(value.node, _MADE) for value in facts.values.of(base) or ()):
-            self._collect(facts, base, depth)
 
     def _made(self, facts: Facts, node: ast.expr, depth: int) -> None:
         self._nodes.add(node)

@@ -97,6 +97,14 @@ def test_a_variable_of_another_file_is_told_in_its_words_only_if_it_is_handed_on
     assert facts.companions.text(node(facts, "late"), found) is None
 
 
+def test_a_method_is_handed_it_through_the_objects_of_its_class() -> None:
+    """Every call of it is seen, in other files too, and surely runs it."""
+    text = "class T:\n    def fit(self, o):\n        o.step()\n"
+    facts = facts_of(text, modules={"main.py": "from train import T\n\nopt = make()\nt = T()\nt.fit(opt)\n"})
+    (found,) = facts.companions.of(node(facts, "o"))  # type: ignore[misc]
+    assert (found.facts.path, [ast.unparse(call) for call in found.passes[0].calls]) == ("main.py", ["t.fit(opt)"])
+
+
 def test_two_functions_of_one_file_have_a_place_each() -> None:
     """Their variables do not meet; two in one function would."""
     text = "def step(p):\n    p.step()\n\n\ndef one():\n    o = make()\n    step(o)\n\n\ndef two():\n    o = make()\n    step(o)\n"
@@ -146,6 +154,21 @@ def test_an_attribute_of_the_instance_has_its_companion_there() -> None:
         pytest.param("def f(o, *more):\n    o.step()\n\n\na = make()\nf(a, 1)\n", "o", id="behind it come others"),
         pytest.param("for o in many:\n    o.step()\n", "o", id="one of many"),
         pytest.param("o = make()\nfor e in n:\n    o.step()\n    if e:\n        o = make()\n", "o", id="made again in the loop"),
+        pytest.param(
+            "class T:\n    @staticmethod\n    def f(o):\n        o.step()\n\n\na = make()\nT.f(a)\n", "o", id="a static method"
+        ),
+        pytest.param(
+            "class T:\n    def f(self, o):\n        o.step()\n\n    def g(self):\n        a = make()\n        self.f(a)\n\n\n"
+            "class U(T):\n    def f(self, o):\n        pass\n",
+            "o",
+            id="a class below writes the method anew",
+        ),
+        pytest.param(
+            "class U:\n    def f(self, o):\n        pass\n\n    def g(self):\n        a = make()\n        self.f(a)\n\n\n"
+            "class T(U):\n    def f(self, o):\n        o.step()\n\n\nT().g()\n",
+            "o",
+            id="a class above calls the method",
+        ),
         pytest.param("many[0].step()\n", "many[0]", id="an element"),
         pytest.param("a = make()\n\n\ndef f(o=a):\n    o.step()\n\n\nf()\n", "o", id="the function's own default"),
         pytest.param("thing.o.step()\n", "thing.o", id="an attribute of something"),

@@ -12,6 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchfix.facts.callees import called
+from torchfix.facts.classes import is_static
+from torchfix.facts.names import Definition
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.tree import FUNCTIONS, Function, dotted
@@ -119,6 +122,8 @@ class Companions:
         calls = self._facts.callers_everywhere(function) if isinstance(function, FUNCTIONS) and depth < _DEPTH else None
         if not calls or not isinstance(function, FUNCTIONS) or not isinstance(binding.node, ast.arg) or function.args.vararg:
             return _elsewhere(expression)  # behind ``*args`` one more parameter would take what is meant for them
+        if self._has_other_versions(function) or any([run for _, run in called(*place)] != [function] for place in calls):
+            return _elsewhere(expression)  # what else a call may run would not know the parameter
         handed: dict[ast.stmt, list[tuple[Companion, ast.Call]]] = defaultdict(list)
         for caller, call in calls:
             given = passed(call, function, binding.node, bound=tree.class_of(function) is not None)
@@ -140,6 +145,16 @@ class Companions:
         if len({companion.home for companion in found}) < len(found):
             return _elsewhere(expression)  # two companions of one name
         return tuple(found)
+
+    def _has_other_versions(self, function: Function) -> bool:
+        """Whether a function is a method that its class does not run as a plain one, or that a class below it writes anew."""
+        owner = self._facts.tree.class_of(function)
+        if owner is None:
+            return False
+        below = (item for heir in self._facts.classes.heirs(owner) for item in getattr(heir.node, "body", ()))
+        return is_static(Definition(self._facts, function)) or any(
+            isinstance(item, FUNCTIONS) and item.name == function.name for item in below
+        )
 
     def _is_before(self, statement: ast.stmt, use: ast.expr) -> bool:
         """Whether a statement is over where the object is used; in another function it is taken to have run."""

@@ -149,6 +149,7 @@ def test_datasets_of_libraries_are_judged_by_a_table(text: str, expected: set[st
         pytest.param(own("self.f.seek(i)\nreturn self.f.read(3)", "self.f = open('x', 'rb')"), "HANDLE", id="open file"),
         pytest.param(own("return self.h['x'][i]", "self.h = h5py.File('x')"), "HANDLE", id="open database"),
         pytest.param(own("return self.h[i]", "f = h5py.File('x')\nself.h = f['x']"), "HANDLE", id="part of an open database"),
+        pytest.param(own("return self.h[i]", "f = h5py.File('x')\nself.h = f.get('x')"), "HANDLE", id="part by a method"),
         pytest.param(own("return self.f[i].read(3)", "self.f = [open(p) for p in 'ab']"), "HANDLE", id="list of open files"),
         pytest.param(own("return self.f[i]", "self.f = []\nself.f.append(open('a'))"), "HANDLE", id="open files appended"),
         pytest.param(own("return self.rs.rand()", "self.rs = np.random.RandomState(0)"), "GENERATOR", id="NumPy generator"),
@@ -214,6 +215,7 @@ def test_what_makes_code_unfit_is_found_where_it_stands(text: str, expected: str
         pytest.param(own("y = torch.tensor(self.x[i])\nreturn torch.zeros(3, device=y.device)"), "DEVICE", id="where the sample is"),
         pytest.param(own(make="with open('x') as f:\n    self.x = f.read()"), "HANDLE", id="file read and closed"),
         pytest.param(own(make="self.x = h5py.File('x')['x'][:]"), "HANDLE", id="copy of an open database"),
+        pytest.param(own(make="d = {'x': 1}\nself.x = d.get('x')"), "HANDLE", id="entry of a dictionary"),
         pytest.param(
             own("if self.h is None:\n    self.h = h5py.File('x')\nreturn self.h['x'][i]", "self.h = None"),
             "HANDLE",

@@ -72,6 +72,7 @@ def _words(text: str) -> frozenset[str]:
 _HANDLES = _words("""builtins.open io.open codecs.open gzip.open bz2.open lzma.open tarfile.open zipfile.ZipFile h5py.File lmdb.open
     lmdb.Environment sqlite3.connect tables.open_file netCDF4.Dataset rasterio.open openslide.OpenSlide cv2.VideoCapture
     decord.VideoReader av.open socket.socket redis.Redis pymongo.MongoClient psycopg2.connect PIL.Image.open""")
+_PARTS_OF_HANDLES = _words("get begin cursor require_dataset")  # methods that give a part of an open file or connection
 _GENERATORS = _words("numpy.random.RandomState numpy.random.default_rng numpy.random.Generator random.Random torch.Generator")
 _NOT_PICKLED = _words("threading.Lock threading.RLock threading.Thread threading.local queue.Queue concurrent.futures.ThreadPoolExecutor")
 # Their transforms keep generators from one sample to the next, of which forked workers get equal copies
@@ -197,6 +198,9 @@ def of_kept(origin: Origin) -> Iterator[tuple[Trait, ast.AST]]:
             yield Trait.GENERATOR, node
         elif meaning in _NOT_PICKLED:
             yield Trait.LOCAL, node
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in _PARTS_OF_HANDLES:
+            for inner in origins_of(facts, node.func.value, origin.within) or ():
+                yield from ((trait, place) for trait, place in of_kept(inner) if trait is Trait.HANDLE)
     else:
         for part in _parts(node):
             for inner in origins_of(facts, part, origin.within) or ():

@@ -151,7 +151,7 @@ def _obstacle(facts: Facts, creation: Creation, destination: Destination) -> Hel
         return _WORKER
     if creation.is_legacy and facts.creations.given(factory) is None:
         return _AMBIGUOUS
-    if creation.name == "Tensor" and any(name in item.tree.calls for item in facts.program.everywhere for name in _DEFAULTS):
+    if creation.name == "Tensor" and any(name in item.tree.calls for item in facts.program.holding(*_DEFAULTS) for name in _DEFAULTS):
         return _DEFAULT_DTYPE
     if creation.step("expand", "expand_as") is not None and creation.move is not None and not facts.writes.is_only_read(creation.move):
         return _BROADCAST

@@ -127,3 +127,10 @@ def test_daemonic_processes_are_pools_and_daemons(text: str, expected: bool) -> 
     """Workers of a pool, and processes with the flag, may not start processes of their own."""
     facts = facts_of("def work(job):\n    load()\n\ndef outer():\n    work(1)\n\ndef other(): ...\n" + text)
     assert facts.program.is_daemonic(node(facts, "load()")) is expected
+
+
+def test_files_of_the_programs_that_hold_a_word() -> None:
+    """Only files of programs that this file is a part of count, and the file itself always does."""
+    modules = {"main.py": "import train, tools", "tools.py": "def save(): ...", "alone.py": "def save(): ..."}
+    facts = facts_of("x = 1", modules=modules)
+    assert [other.path for other in facts.program.holding("save")] == ["train.py", "tools.py"]

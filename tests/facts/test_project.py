@@ -77,3 +77,34 @@ def test_facts_of_a_new_text_are_seen_by_the_others_around_it() -> None:
 def test_module_is_looked_for_up_to_the_root_of_an_absolute_path() -> None:
     """The folders above a file end at the root, also where the file's path is absolute because no project holds it."""
     assert Project.empty().module("data", "/somewhere/deep/train.py") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("import torch\nfrom numpy import array\n", (), id="libraries"),
+        pytest.param("import net, data as d\n", ("net.py", "data.py"), id="modules"),
+        pytest.param("from net import A, B\n", ("net.py",), id="names of a module"),
+        pytest.param("from pkg import sub, other\n", ("pkg/__init__.py", "pkg/sub.py"), id="module of a package"),
+        pytest.param("import pkg.sub as s\n", ("pkg/sub.py",), id="dotted"),
+        pytest.param("def f():\n    from pkg.sub import (\n        a,  # one\n    )\n", ("pkg/sub.py",), id="in a function, over lines"),
+        pytest.param("from net import a, \\\n    b\n", ("net.py",), id="continued"),
+        pytest.param("import importlib\nimport\n", (), id="no statement"),
+    ],
+)
+def test_imports_of_a_file(text: str, expected: tuple[str, ...]) -> None:
+    """The files of the project that a file imports are read off its text."""
+    project = Project.of_texts({"main.py": text, "net.py": "", "data.py": "", "pkg/__init__.py": "", "pkg/sub.py": "from ..net import A"})
+    assert project.imports("main.py") == expected
+
+
+def test_relative_imports_of_a_file() -> None:
+    """Dots lead upwards from the file's own folder."""
+    project = Project.of_texts({"pkg/a.py": "from . import b\nfrom .b import x\nfrom ..c import y\n", "pkg/b.py": "", "c.py": ""})
+    assert project.imports("pkg/a.py") == ("pkg/b.py", "c.py")
+
+
+def test_files_that_hold_a_word() -> None:
+    """A part of a longer word does not count."""
+    project = Project.of_texts({"a.py": "x.step()", "b.py": "steps = 1", "c.py": ""})
+    assert project.holding("step") == ("a.py",)

@@ -99,7 +99,7 @@ class Callers:
         if method.name.startswith("__") or method.name == "forward":
             return None  # called without being named
         found: list[tuple[Facts, ast.Call]] = []
-        for facts in self._files(method.name):
+        for facts in self._facts.program.holding(method.name):
             for use in facts.tree.attributes.get(method.name, ()):
                 meeting = self._meeting(facts, use, method)
                 if meeting is _Meeting.UNKNOWN:
@@ -109,14 +109,6 @@ class Callers:
                     assert isinstance(call, ast.Call)
                     found.append((facts, call))
         return found
-
-    def _files(self, name: str) -> list[Facts]:
-        """The files of the programs that hold a name."""
-        project, path = self._facts.project, self._facts.path
-        holding = [other for other in project.holding(name) if other != path]
-        if not holding:
-            return [self._facts]
-        return [facts for facts in self._facts.program.everywhere if facts is self._facts or facts.path in holding]
 
     def _meeting(self, facts: Facts, use: ast.Attribute, method: Function) -> _Meeting:
         found = self._meant(facts, use)

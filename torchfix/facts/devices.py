@@ -218,7 +218,7 @@ class Devices:
 
     def names_others(self) -> bool:
         """Whether a file of the program speaks of devices other than CUDA and the host."""
-        return any(facts.devices._names_others for facts in self._facts.program.everywhere)
+        return any(facts.devices._names_others for facts in self._facts.program.holding(*_OTHERS))
 
     @cached_property
     def _names_others(self) -> bool:

@@ -19,6 +19,8 @@ from torchfix.facts.tree import FUNCTIONS, Function
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+# Words that a file holds which runs a process for each device.
+_PER_DEVICE = ("init_process_group", "DistributedDataParallel", "DistributedSampler", "spawn", "horovod", "init_rpc")
 _MULTIPROCESSING = ("multiprocessing.", "torch.multiprocessing.", "multiprocess.")
 _POOL_METHODS = ("map", "map_async", "imap", "imap_unordered", "starmap", "starmap_async", "apply", "apply_async")
 
@@ -34,38 +36,43 @@ class Program:
     @cached_property
     def imports(self) -> tuple[Facts, ...]:
         """The files of the project that this file imports itself."""
-        project, path = self._facts.project, self._facts.path
-        found: list[Facts | None] = []
-        for node in self._facts.tree.imports:
-            if isinstance(node, ast.Import):
-                found += [project.module(alias.name, path) for alias in node.names]
-                continue
-            found.append(project.module(node.module or "", path, node.level))
-            for alias in node.names:
-                if alias.name != "*":
-                    found.append(project.module(f"{node.module}.{alias.name}" if node.module else alias.name, path, node.level))
-        return tuple(dict.fromkeys(facts for facts in found if facts is not None))
+        return self._load(self._facts.project.imports(self._facts.path))
 
     @cached_property
     def files(self) -> tuple[Facts, ...]:
         """This file and those that it imports, directly or through others."""
-        return _closure(self._facts, lambda facts: facts.program.imports)
+        return self._load(_closure([self._facts.path], self._facts.project.imports))
 
     @cached_property
     def scripts(self) -> tuple[Facts, ...]:
         """This file and those that import it, directly or through others: the scripts by which it may come to run."""
-        return _closure(self._facts, lambda facts: facts.program._importers())
+        return self._load(self._script_paths)
 
     @cached_property
     def everywhere(self) -> tuple[Facts, ...]:
-        """All files of all programs that this file is a part of."""
-        return tuple(dict.fromkeys(facts for script in self.scripts for facts in script.program.files))
+        """All files of all programs that this file is a part of.
 
-    def _importers(self) -> Iterator[Facts]:
-        for path in self._facts.project.importers(self._facts.path):
-            facts = self._facts.project.file(path)
-            if facts is not None and self._facts in facts.program.imports:
-                yield facts
+        In a big project these may be hundreds, each of them parsed: :meth:`holding` asks for those that matter.
+        """
+        return self._load(self._paths)
+
+    def holding(self, *words: str) -> tuple[Facts, ...]:
+        """Of :attr:`everywhere` the files that hold one of these words, and this file itself."""
+        held = {path for word in words for path in self._facts.project.holding(word)}
+        return self._load(path for path in self._paths if path in held or path == self._facts.path)
+
+    def _load(self, paths: Iterable[str]) -> tuple[Facts, ...]:
+        found = (self._facts if path == self._facts.path else self._facts.project.file(path) for path in paths)
+        return tuple(facts for facts in found if facts is not None)
+
+    @cached_property
+    def _script_paths(self) -> tuple[str, ...]:
+        project = self._facts.project
+        return _closure([self._facts.path], lambda path: [other for other in project.importers(path) if path in project.imports(other)])
+
+    @cached_property
+    def _paths(self) -> tuple[str, ...]:
+        return _closure(self._script_paths, self._facts.project.imports)
 
     # The main guard -------------------------------------------------------------------------------------------
 
@@ -147,7 +154,7 @@ class Program:
             facts.regions.is_distributed()
             or "Horovod" in facts.regions.frameworks()
             or next(facts.calls.to("torch.distributed.rpc.init_rpc"), None) is not None
-            for facts in self.everywhere
+            for facts in self.holding(*_PER_DEVICE)
         )
 
     @cached_property
@@ -213,9 +220,9 @@ def _daemon_targets(facts: Facts) -> Iterator[ast.expr]:
             yield from call.args[:1]
 
 
-def _closure(facts: Facts, step: Callable[[Facts], Iterable[Facts]]) -> tuple[Facts, ...]:
-    found = {facts: None}
-    waiting = [facts]
+def _closure(paths: Iterable[str], step: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
+    found = dict.fromkeys(paths)
+    waiting = list(found)
     while waiting:
         for other in step(waiting.pop()):
             if other not in found:

@@ -12,6 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.declarations import Declarations
@@ -67,6 +68,7 @@ class Project:
         self._trees: dict[ast.Module, Tree] = {}
         self._imported: dict[str, list[str]] = defaultdict(list)  # the files whose import statements hold a word
         self._holding: dict[str, tuple[str, ...]] = {}  # the files that hold a word anywhere
+        self._imports: dict[str, tuple[str, ...]] = {}  # the files that a file imports
 
     @classmethod
     def empty(cls) -> Project:
@@ -125,6 +127,7 @@ class Project:
         around = Project(self.root, self.read, self.paths, self.declarations)
         # Read once, whatever is asked of them anew.
         around._sources, around._trees, around._imported = self._sources, self._trees, self._imported
+        around._imports = {other: found for other, found in self._imports.items() if other != path}
         facts = Facts(source, around)
         around._facts[path] = facts
         return facts
@@ -207,6 +210,25 @@ class Project:
         word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
         return (other for other in self.importers(path) if word.search(self.read(other) or b""))
 
+    def imports(self, path: str) -> tuple[str, ...]:
+        """The project's files that the file at ``path`` imports, by the import statements in its text; no file is parsed."""
+        if path not in self._imports:
+            known = self._facts.get(path)
+            text = known.source.text.encode() if known is not None else self.read(path) or b""
+            found: dict[str, None] = {}
+            for level, module, names in _imported(text):
+                wanted = [module, *(f"{module}.{name}" if module else name for name in names)]
+                found.update(dict.fromkeys(target for name in wanted if (target := self._path_of(name, path, level)) is not None))
+            self._imports[path] = tuple(found)
+        return self._imports[path]
+
+    def _path_of(self, name: str, importer: str, level: int) -> str | None:
+        return next((path for path in self._candidates(name, importer, level) if path in self._known_paths), None)
+
+    @cached_property
+    def _known_paths(self) -> frozenset[str]:
+        return frozenset(self.paths)
+
     def holding(self, name: str) -> tuple[str, ...]:
         """The Python files of the project that hold the word ``name``."""
         if name not in self._holding:
@@ -229,6 +251,21 @@ class Project:
             statements = _IMPORT.findall(self.read(path) or b"")
             for word in dict.fromkeys(word for statement in statements for word in _WORD.findall(statement)):
                 self._imported[word.decode("utf-8", "replace")].append(path)
+
+
+def _imported(text: bytes) -> Iterator[tuple[int, str, list[str]]]:
+    """The import statements in a text: the dots in front, the module, and the names that are imported from it."""
+    for match in _IMPORT.finditer(text.replace(b"\\\n", b" ")):
+        words = match[0].decode("utf-8", "replace").split(None, 1)
+        if len(words) < 2:
+            continue
+        module, _, names = words[1].partition(" import")
+        if words[0].strip() == "import":
+            yield from ((0, item.split(" as ")[0].strip(), []) for item in words[1].split(","))
+        else:
+            dots = len(module) - len(module.lstrip("."))
+            listed = [item.split(" as ")[0].strip(" ()\n\t") for item in names.split(",")]
+            yield dots, module.strip(". "), [item for item in listed if item.isidentifier()]
 
 
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b[^#\n(]*(?:\([^)]*)?", re.MULTILINE)

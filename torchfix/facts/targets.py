@@ -56,7 +56,7 @@ class Targets:
                     return target
             if found:
                 return found[0]
-        for other in facts.program.everywhere:
+        for other in facts.program.holding("to", "cuda"):
             if other is not facts and any(item.device.may_be_cuda for item in other.targets._transfers(other.calls.methods("to", "cuda"))):
                 return Target(frozenset({"cuda", "cpu"}))
         return None

@@ -66,14 +66,14 @@ def is_beside_evaluation(facts: Facts, statement: ast.stmt) -> bool:
 
 def _iterates(facts: Facts, node: ast.AST) -> bool:
     """Whether a node is a loop over batches, calls a function with one, or switches a network to evaluation."""
-    if node in facts.repetition.loops:
+    if facts.repetition.takes_batches(node):
         return True
     if not isinstance(node, ast.Call):
         return False
     definition = facts.names.definition(node.func)
     there, function = (definition.facts, definition.node) if definition is not None else (facts, facts.own_method(node))
     inside = ast.walk(function) if isinstance(function, FUNCTIONS) else ()
-    return last_name(node.func) == "eval" or any(item in there.repetition.loops for item in inside)
+    return last_name(node.func) == "eval" or any(there.repetition.takes_batches(item) for item in inside)
 
 
 def who_needs_it(facts: Facts, statement: ast.stmt) -> Obstacle | None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.callees import called
 from torchfix.facts.calls import receiver
-from torchfix.facts.loops import Kind
 from torchfix.facts.models import derives, is_lightning_class
 from torchfix.facts.names import Definition
 from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode
@@ -46,30 +44,33 @@ class Repetition:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._loops: dict[LoopNode, bool] = {}
         self._functions: dict[Function, Repeated] = {}
 
-    @cached_property
-    def loops(self) -> frozenset[LoopNode]:
-        """The loops of the file that take one batch at a time, to train or to evaluate."""
-        facts = self._facts
-        return frozenset(
-            node
-            for node in facts.tree.loops
-            if facts.loops.at(node) is not None
-            or node in facts.loops.indirect
-            or node in facts.loaders.by_loop
-            or (isinstance(node, ast.For) and facts.loops.kind(node) is Kind.EVAL and self._moves_target(node))
-        )
+    def takes_batches(self, node: ast.AST) -> bool:
+        """Whether a node is a loop that takes one batch at a time, to train or to evaluate."""
+        if not isinstance(node, LOOPS):
+            return False
+        if node not in self._loops:
+            self._loops[node] = self._takes_batches(node)
+        return self._loops[node]
 
-    def _moves_target(self, node: ast.For) -> bool:
-        """Whether a loop copies what it iterates over to a device, as batches are."""
+    def _takes_batches(self, node: LoopNode) -> bool:
+        facts = self._facts
+        if isinstance(node, (ast.For, ast.AsyncFor)) and self._moves_target(node):
+            return True
+        return facts.loops.at(node) is not None or node in facts.loaders.by_loop or node in facts.loops.indirect
+
+    def _moves_target(self, node: ast.For | ast.AsyncFor) -> bool:
+        """Whether a loop copies what it iterates over to a device, as batches are; a network would be moved as it is."""
         targets = {item.id for item in ast.walk(node.target) if isinstance(item, ast.Name)}
-        return any(
-            isinstance(call.func, ast.Attribute)
-            and any(isinstance(item, ast.Name) and item.id in targets for item in ast.walk(call.func.value))
-            for call in self._facts.calls.methods(*_MOVES)
-            if self._facts.tree.is_within(call, node)
-        )
+        for call in self._facts.calls.methods(*_MOVES):
+            source = receiver(call)
+            if source is None or not self._facts.tree.is_within(call, node) or isinstance(self._facts.tree.parent(call), ast.Expr):
+                continue
+            if any(isinstance(item, ast.Name) and item.id in targets for item in ast.walk(source)):
+                return not self._facts.models.is_module(source)
+        return False
 
     def around(self, node: ast.AST) -> LoopNode | None:
         """The nearest loop over batches in whose body a node stands, in the same function."""
@@ -77,7 +78,7 @@ class Repetition:
         for outer in self._facts.tree.ancestors(node):
             if isinstance(outer, (*FUNCTIONS, ast.Lambda)):
                 return None
-            if isinstance(outer, LOOPS) and inner in outer.body and outer in self.loops:
+            if isinstance(outer, LOOPS) and inner in outer.body and self.takes_batches(outer):
                 return outer
             inner = outer
         return None
@@ -90,7 +91,7 @@ class Repetition:
         return self.of_function(function) if function is not None else Repeated.SELDOM
 
     def of_function(self, function: Function) -> Repeated:
-        """How often a function runs, by its calls in all files of its programs."""
+        """How often a function runs, by its calls in all files of the project."""
         if function not in self._functions:
             self._functions[function] = Repeated.SELDOM  # recursion alone repeats nothing for a batch
             self._functions[function] = self._of_function(function)
@@ -108,33 +109,37 @@ class Repetition:
         return Repeated.BATCH if found == {Repeated.BATCH} else Repeated.BOTH
 
     def _calls(self, function: Function, is_method: bool) -> Iterator[tuple[Facts, ast.Call]]:
-        """The calls that may run a function, in all files of its programs."""
-        for facts in self._facts.program.everywhere:
+        """The calls that may run a function, in all files of the project."""
+        for facts in self._holding(function.name):
             for name in facts.names.locals_of(function.name):
                 for call in facts.tree.calls.get(name, ()):
                     found = [item for _, item in called(facts, call)]
-                    if function in found or (is_method and not found and _may_be_of_project(facts, call)):
+                    if function in found or (is_method and not found and self._may_be_of(facts, call)):
                         yield facts, call
 
+    def _holding(self, word: str) -> Iterator[Facts]:
+        """The files of the project that hold a word."""
+        for path in self._facts.project.holding(word):
+            facts = self._facts if path == self._facts.path else self._facts.project.file(path)
+            if facts is not None:
+                yield facts
+
+    def _may_be_of(self, facts: Facts, call: ast.Call) -> bool:
+        """Whether a method call whose object is not known may be that of a class of this file, rather than torch's."""
+        source = receiver(call)
+        if source is None or (facts is not self._facts and facts.path not in facts.project.importers(self._facts.path)):
+            return False
+        made = [value.facts.calls.meaning(value.node) for value in facts.values.of(source) or () if isinstance(value.node, ast.Call)]
+        return not made or any(not (meaning or "").startswith("torch.") for meaning in made)
+
     def _is_trained(self, owner: ast.ClassDef) -> bool:
-        """Whether a training loop of the programs runs a network that holds this class."""
-        for facts in self._facts.program.everywhere:
-            for loop in facts.loops.training:
-                for call in loop.forwards:
-                    for network in facts.models.of(call.func) or ():
-                        made = network.definition
-                        if made is not None and any(item.node is owner for item in made.facts.models.hidden_classes(made)):
-                            return True
+        """Whether a training loop of the project runs a network that holds this class."""
+        for facts in self._holding("backward"):
+            networks = (network for loop in facts.loops.training for call in loop.forwards for network in facts.models.of(call.func) or ())
+            for made in (network.definition for network in networks):
+                if made is not None and any(item.node is owner for item in made.facts.models.hidden_classes(made)):
+                    return True
         return False
-
-
-def _may_be_of_project(facts: Facts, call: ast.Call) -> bool:
-    """Whether a method call whose object is not known may be that of a class of the project, rather than torch's."""
-    source = receiver(call)
-    if source is None:
-        return False
-    made = [value.facts.calls.meaning(value.node) for value in facts.values.of(source) or () if isinstance(value.node, ast.Call)]
-    return not made or any(not (meaning or "").startswith("torch.") for meaning in made)
 
 
 def _is_lightning(owner: Definition) -> bool:

@@ -81,12 +81,6 @@ from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 _ADDED = "the host waits for the device on every step to add up a number that is used later"
 _COLLECTED = "the host waits for the device on every step to collect a number that is used later"
 
-_OUT_OF_REACH = Held(
-    "out-of-reach",
-    "the number goes into an object or a container, which other code can read while the loop runs",
-    "add up or collect in a variable of the function, and store it behind the loop",
-)
-
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     reasons = {item: facts.deferral.of_sum(item) for item in facts.accumulators.all}
@@ -111,8 +105,8 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         because = "read at once, the numbers are the same, for 512 bytes a step; an error surfaces at the next place that waits"
         effects = frozenset({Effect.MEMORY}) if grows else frozenset()
         yield Finding(statement, _COLLECTED, tuple(_list_edits(facts, found)), effects, because, (note,) if grows else ())
-    for statement in facts.deferral.out_of_reach():
-        yield Finding(statement, _ADDED if isinstance(statement, ast.AugAssign) else _COLLECTED, held=_OUT_OF_REACH)
+    for statement, obstacle in facts.deferral.elsewhere():
+        yield Finding(statement, _COLLECTED if isinstance(statement, ast.Expr) else _ADDED, held=_held(obstacle))
 
 
 def _held(obstacle: Obstacle) -> Held:
@@ -130,10 +124,14 @@ def _sum_edits(facts: Facts, accumulator: Accumulator) -> Iterator[Edit]:
             yield from _kept_there(read, _wide(facts, read, facts.deferral.number(accumulator)))
         if addition.reads and isinstance(addition.statement, ast.AugAssign):
             yield Replace(addition.statement, f"{name} = {name} + $value", {"value": addition.value})
+    converted = _converted(facts, accumulator)
     for place in facts.deferral.used_seldom(accumulator):
-        yield InsertBefore(place, _converted(facts, accumulator))
-    if accumulator.is_used_outside:
-        yield InsertAfter(loop, _converted(facts, accumulator))
+        if facts.source.segment(place) != converted:
+            yield InsertBefore(place, converted)
+    _, block, index = facts.tree.place(loop)
+    behind = (facts.source.segment(item) for item in block[index + 1 :])
+    if accumulator.is_used_outside and converted not in behind:
+        yield InsertAfter(loop, converted)
 
 
 def _kept_there(read: Scalar, template: str) -> Iterator[Edit]:

@@ -111,7 +111,15 @@ def test_what_keeps_making_the_host_wait() -> None:
     assert [item.lineno for item in here.deferral.still_waiting(here.tree.loops[0])] == [19]
 
 
-def test_what_is_out_of_reach() -> None:
-    """Attributes, entries and the lists in them can be read by code that is not seen."""
-    here = facts("total = {}", "self.total += loss.item()\ntotal['a'].append(loss.item())\ntotal['b'] += 1")
-    assert [item.lineno for item in here.deferral.out_of_reach()] == [18, 19]
+def test_numbers_that_are_gathered_elsewhere() -> None:
+    """Attributes and entries can be read by code that is not seen, and what begins anew on each step is needed there."""
+    here = facts("total = {}", "self.total += loss.item()\ntotal['a'].append(loss.item())\ntotal['b'] += 1\nk = 0.0\nk += loss.item()")
+    found = [(statement.lineno, obstacle.code) for statement, obstacle in here.deferral.elsewhere()]
+    assert found == [(18, "out-of-reach"), (19, "out-of-reach"), (22, "used-each-step")]
+
+
+def test_numbers_that_a_called_function_collects() -> None:
+    """What a function collects on each step is read on each step."""
+    text = "def note(loss):\n    found = []\n    found.append(loss.item())\n    return found\n"
+    here = facts_of(text + facts("total = 0", "note(loss)").source.text)
+    assert [obstacle.code for _, obstacle in here.deferral.elsewhere()] == ["called-each-step"]

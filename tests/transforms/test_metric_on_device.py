@@ -69,7 +69,6 @@ def test_docstring_examples() -> None:
         pytest.param("total = 0.0", "if loss.grad_fn is None:\n    print(loss)", "return total", id="no sum"),
         pytest.param("total = 0.0", "for i in range(9):\n    total += i", "return total", id="plain numbers"),
         pytest.param("total = 0.0\nstep = 0", "step += 1\nif step % 9 == 0:\n    total += loss.item()", "return total", id="now and then"),
-        pytest.param("", "total = 0.0\ntotal += loss.item()", "", id="begun anew on each step"),
         pytest.param("total = 0.0", "total += y.cpu().numpy().sum()", "return total", id="summed by numpy"),
         pytest.param("total = 0.0", "total += x.size(0)", "return total", id="sizes"),
     ],
@@ -123,6 +122,7 @@ def test_batches_on_the_host_are_left_alone() -> None:
         ),
         pytest.param("total = {'loss': 0.0}", "total['loss'] += loss.item()", "return total", "out-of-reach", id="entry"),
         pytest.param("", "meter.total += loss.item()", "", "out-of-reach", id="attribute"),
+        pytest.param("", "total = 0.0\ntotal += loss.item()", "", "used-each-step", id="begun anew on each step"),
         pytest.param("", "history['loss'].append(loss.item())", "", "out-of-reach", id="list in a dictionary"),
         pytest.param("losses = past()", "losses.append(loss.item())", "return losses", "unknown-start", id="list from out of sight"),
         pytest.param("losses = []", "losses.append(loss.item())\nprint(losses[-1])", "", "used-each-step", id="list that is read"),
@@ -248,6 +248,27 @@ def test_sum_of_several_ways_and_a_start_among_others() -> None:
         "if old_torch:\n    pass\nelif new_torch:\n    total = total + loss.detach().double()\nelse:\n    total += loss.data[0]\ntotal += 1"
     )
     changed(("total, n = 0.0, 0", before, "return total"), ("total, n = 0.0, 0", after, "total = float(total)\nreturn total"))
+
+
+def test_sum_that_is_partly_added_up_on_the_device_already() -> None:
+    """Where another rule, or somebody, changed a part of a sum, the rest follows, and the sum is read once."""
+    more = "total = total + loss.detach().double()\nif old_torch:\n    pass\nelse:\n    total"
+    changed(
+        ("total = 0.0", f"{more} += loss.item()", "total = float(total)\nreturn total"),
+        ("total = 0.0", f"{more} = total + loss.detach().double()", "total = float(total)\nreturn total"),
+    )
+
+
+def test_sum_of_two_names_is_held() -> None:
+    """The second name would hold a tensor."""
+    check_held(RULE, training("total = 0.0", "total += loss.item()\ntotal = last = total + loss.item()", "return last"), "used-each-step")
+
+
+def test_sum_in_a_method_that_each_step_calls_is_held() -> None:
+    """An attribute of an object can be read by code that is not seen."""
+    text = training("meter = Meter()", "meter.note(loss)", "return meter.total")
+    meter = "class Meter:\n    total = 0.0\n\n    def note(self, loss):\n        self.total += loss.item()\n\n\n"
+    check_held(RULE, text.replace("def train", f"{meter}def train"), "out-of-reach")
 
 
 def test_sum_that_nobody_uses_is_not_read() -> None:

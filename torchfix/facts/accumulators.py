@@ -98,12 +98,15 @@ class Accumulators:
         tree, names = self._facts.tree, self._facts.names
         additions: list[Addition] = []
         resets: list[Binding] = []
-        outside = [binding for binding in self._facts.flow.reaching(target) if not tree.is_within(binding.node, loop)]
+        inner = (use for use in names.uses(target) if tree.is_within(use, loop))
+        reaching = {binding: None for use in inner for binding in self._facts.flow.reaching(use)}
+        outside = [binding for binding in reaching if not tree.is_within(binding.node, loop)]
         for binding in names.bindings(target):
             if not tree.is_within(binding.node, loop):
                 continue
             value = next((value for other, value in summed(binding.node) if isinstance(other, ast.Name) and other.id == target.id), None)
-            if value is not None and isinstance(binding.node, (ast.AugAssign, ast.Assign)):
+            alone = isinstance(binding.node, ast.AugAssign) or (isinstance(binding.node, ast.Assign) and len(binding.node.targets) == 1)
+            if value is not None and alone and isinstance(binding.node, ast.stmt):
                 additions.append(Addition(binding.node, value, tuple(self._facts.scalars.within(value))))
             elif not isinstance(binding.node, ast.AugAssign):
                 if self._is_each_time(binding.node, loop):

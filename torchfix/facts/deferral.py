@@ -17,7 +17,7 @@ from torchfix.facts.gathered import Gathered, gathered
 from torchfix.facts.numbers import Number
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.scopes import Binding, Bound
-from torchfix.facts.tree import COMPREHENSIONS, LoopNode, last_name, walk_here
+from torchfix.facts.tree import COMPREHENSIONS, LoopNode, last_name
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -57,6 +57,17 @@ _LAST_STEP = Obstacle(
     "a progress display shows the sum on every step, and which step is the last is not known",
     "show the sum every so many steps",
 )
+_OUT_OF_REACH = Obstacle(
+    "out-of-reach",
+    "the number goes into an object or a container, which other code can read while the loop runs",
+    "add up or collect in a variable of the function, and store it behind the loop",
+)
+_ANEW = Obstacle("used-each-step", "the variable is set anew on every step", "keep the tensor, and read it every so many steps")
+_CALLED = Obstacle(
+    "called-each-step",
+    "a function that each step calls adds up or collects the numbers",
+    "return detached tensors, and read them where the numbers are used",
+)
 
 
 class Deferral:
@@ -64,16 +75,27 @@ class Deferral:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._sums: dict[Accumulator, Obstacle | None] = {}
+        self._waiting: dict[LoopNode, list[ast.expr]] = {}
 
-    def out_of_reach(self) -> Iterator[ast.stmt]:
-        """The statements that add a number from the device to an attribute or an entry on each step, or put it into such a list."""
-        for loop in self._facts.cadence.loops:
-            for statement in (node for item in loop.body for node in walk_here(item)):
-                kept = [value for target, value in (*summed(statement), *gathered(statement)) if not isinstance(target, ast.Name)]
-                reads = (read for value in kept if value is not None for read in self._facts.scalars.within(value))
-                found = (self._facts.cadence.iteration(read.node) for read in reads)
-                if isinstance(statement, ast.stmt) and any(item is not None and item.loop is loop for item in found):
-                    yield statement
+    def elsewhere(self) -> Iterator[tuple[ast.stmt, Obstacle]]:
+        """The statements that gather numbers on each step in any other way, and why they must go on doing so.
+
+        They do so in attributes and entries, in functions that each step calls, or in sums that begin anew on each step.
+        """
+        sums = [addition.statement for item in self._facts.accumulators.all for addition in item.additions]
+        lists = [entry.statement for item in self._facts.gatherings.all for entry in item.entries]
+        seen = {*sums, *lists}
+        for reading in self._facts.readings.all:
+            statement = self._facts.tree.statement(reading.node)
+            if statement in seen or not self._facts.readings.is_gathered(reading):
+                continue
+            for target, value in (*summed(statement), *gathered(statement)):
+                if value is None or next(self._facts.scalars.within(value), None) is None:
+                    continue
+                seen.add(statement)
+                named = isinstance(target, ast.Name)
+                yield statement, _OUT_OF_REACH if not named else _ANEW if reading.iteration.call is None else _CALLED
 
     # Sums -----------------------------------------------------------------------------------------------------
 
@@ -96,6 +118,11 @@ class Deferral:
         return self.number(accumulator) is not Number.WHOLE and not self.has_float64(accumulator.loop)
 
     def _of_sum(self, accumulator: Accumulator) -> Obstacle | None:
+        if accumulator not in self._sums:
+            self._sums[accumulator] = self._judge_sum(accumulator)
+        return self._sums[accumulator]
+
+    def _judge_sum(self, accumulator: Accumulator) -> Obstacle | None:
         obstacle = self._of_variable(accumulator.name)
         if not all(read.is_certain for addition in accumulator.additions for read in addition.reads):
             return _UNKNOWN_VALUE
@@ -121,13 +148,17 @@ class Deferral:
         if not self.operators(addition) <= _EXACT or _divides_by_read(addition):
             return _ARITHMETIC
         for leaf in _leaves(addition):
-            if self._facts.numbers.is_plain(leaf) or _is_legacy(leaf):
+            if self._facts.numbers.is_plain(leaf) or _is_legacy(leaf) or self._is_added_there(leaf):
                 continue
             if any(True for _ in self._facts.scalars.within(leaf)):
                 return _ARITHMETIC
             words = f"{self._facts.source.segment(leaf)} takes part in the sum, and it is not surely a Python number"
             return Obstacle("unknown-operand", words, "convert it with int(...) or float(...)")
         return None
+
+    def _is_added_there(self, leaf: ast.expr) -> bool:
+        """``loss.detach().double()``, which is added up on the device already."""
+        return isinstance(leaf, ast.Call) and last_name(leaf.func) == "double" and self._facts.residences.is_on_device(leaf)
 
     def _of_use(self, loop: LoopNode, use: ast.Name) -> Obstacle | None:
         """Why the loop must have the number on every step."""
@@ -174,13 +205,18 @@ class Deferral:
 
     def still_waiting(self, loop: LoopNode) -> list[ast.expr]:
         """What makes the host wait on every step of a loop even when all its running numbers and lists that can are read later."""
+        if loop not in self._waiting:
+            self._waiting[loop] = list(self._still_waiting(loop))
+        return self._waiting[loop]
+
+    def _still_waiting(self, loop: LoopNode) -> Iterator[ast.expr]:
         sums = [item for item in self._facts.accumulators.all if item.loop is loop and self._of_sum(item) is None]
         lists = [item for item in self._facts.gatherings.all if item.loop is loop and self.of_list(item) is None]
         gone = [addition.statement for item in sums for addition in item.additions]
         gone += [entry.statement for item in lists for entry in item.entries]
         gone += [statement for item in sums for display in self.displays(item) for statement in (display.first, display.last)]
         readings = (reading.node for reading in self._facts.readings.all if reading.iteration.loop is loop)
-        return [node for node in readings if not any(self._facts.tree.is_within(node, statement) for statement in gone)]
+        yield from (node for node in readings if not any(self._facts.tree.is_within(node, statement) for statement in gone))
 
     def number(self, accumulator: Accumulator) -> Number | None:
         """The kind of Python number that the variable is behind the loop; a float where it may be either and only ever divides."""

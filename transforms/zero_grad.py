@@ -45,11 +45,11 @@ from torchfix.edits import Edit, RemoveArgument, Replace, SetArgument
 from torchfix.facts import Facts
 from torchfix.facts.callees import classes_of, method_of
 from torchfix.facts.calls import argument, has_stars, is_constant, receiver
-from torchfix.facts.clearing import freezes, hand_loops, is_between, readers, who_needs_zeros
 from torchfix.facts.coverage import reaches_every_weight
 from torchfix.facts.models import is_module_class
 from torchfix.facts.names import Definition
 from torchfix.facts.regions import NO_GRAD
+from torchfix.facts.repetition import Repeated
 from torchfix.facts.tree import dotted, last_name
 from torchfix.facts.updates import Update
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
@@ -78,7 +78,7 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         edits = _edits(facts, call, torch >= _DROPS)
         if edits and owner is not None:
             yield _finding(facts, call, owner, edits)
-    for hand in hand_loops(facts):
+    for hand in facts.clearing.hand_loops:
         name = dotted(hand.owner) if hand.owner is not None else None
         written = f"{name}.zero_grad({'' if torch >= _DROPS else 'set_to_none=True'})"
         yield _finding(facts, hand.node, hand.owner if name else None, (Replace(hand.node, written),))
@@ -95,7 +95,8 @@ def _edits(facts: Facts, call: ast.Call, drops: bool) -> tuple[Edit, ...]:
         return ()
     add = SetArgument(call, "set_to_none", "True")
     if given is None:
-        return () if drops or call.keywords or _is_now_and_then(facts, call) or _is_wrapped(facts, call) else (add,)
+        pays = not (drops or call.keywords or _is_now_and_then(facts, call)) and facts.repetition.of(call) is Repeated.BATCH
+        return (add,) if pays and _is_torchs(facts, call) else ()
     if call.args:
         return (RemoveArgument(call, 0),) if drops else (RemoveArgument(call, 0), add)
     return (RemoveArgument(call, "set_to_none"),) if drops else (add,)
@@ -111,10 +112,11 @@ def _is_now_and_then(facts: Facts, call: ast.Call) -> bool:
     )
 
 
-def _is_wrapped(facts: Facts, call: ast.Call) -> bool:
-    """Whether a method of the project is called that need not know the argument."""
+def _is_torchs(facts: Facts, call: ast.Call) -> bool:
+    """Whether the method that a call runs surely is torch's, which knows the argument."""
     owner = receiver(call)
-    return owner is not None and any(method_of(made, "zero_grad") is not None for made in classes_of(facts, owner))
+    classes = _classes(facts, owner) if owner is not None else None
+    return classes is not None and all(method_of(made, "zero_grad") is None for made in classes)
 
 
 def _finding(facts: Facts, node: ast.Call | ast.For, owner: ast.expr | None, edits: tuple[Edit, ...]) -> Finding:
@@ -141,11 +143,11 @@ def _obstacle(facts: Facts, node: ast.Call | ast.For, owner: ast.expr | None, co
         return _OWN_METHOD
     if _is_in_closure(facts, node) or any(made.takes_closure for made in facts.optimizers.of(owner) or ()):
         return _CLOSURE
-    obstacle = who_needs_zeros(facts)
-    if obstacle is not None:
-        return Held(obstacle.code, obstacle.text, obstacle.help)
-    for there, read in readers(facts):
-        if (there is facts and facts.tree.is_within(read, node)) or (covered and there is facts and is_between(facts, read)):
+    need = facts.clearing.need
+    if need is not None:
+        return Held(need.code, need.text, need.help)
+    for there, read in facts.clearing.readers:
+        if there is facts and (facts.tree.is_within(read, node) or (covered and facts.clearing.is_between(read))):
             continue
         words = f"{there.path}:{read.lineno} reads a gradient, which may be None by then"
         return Held("gradients-read", words, "ask whether it is None first, or leave the zeros")
@@ -174,7 +176,7 @@ def _all_get_gradients(facts: Facts, node: ast.AST) -> bool:
     """Whether each parameter surely gets a gradient between this clearing and the next step of its optimizer."""
     loop = facts.loops.around(node)
     update = facts.updates.of(loop) if loop is not None else None
-    if loop is None or not isinstance(update, Update) or len(update.optimizers) != 1 or freezes(facts):
+    if loop is None or not isinstance(update, Update) or len(update.optimizers) != 1 or facts.clearing.freezes:
         return False
     there, given = update.optimizers[0].value.facts, argument(update.optimizers[0].call, "params", 0)
     source = receiver(given) if isinstance(given, ast.Call) and not given.args and last_name(given.func) == "parameters" else None

@@ -7,7 +7,6 @@ import ast
 import pytest
 
 from tests.facts.reading import facts_of, node
-from torchfix.facts.clearing import freezes, hand_loops, is_between, readers, who_needs_zeros
 
 HEAD = """
 import torch
@@ -39,7 +38,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 )
 def test_loops_that_clear_by_hand(text: str, owners: list[str | None]) -> None:
     """A loop that does nothing but clear gradients is known, with the network or optimizer that it goes through."""
-    found = hand_loops(facts_of(f"{HEAD}{text}\n"))
+    found = facts_of(f"{HEAD}{text}\n").clearing.hand_loops
     assert [ast.unparse(loop.owner) if loop.owner is not None else None for loop in found] == owners
 
 
@@ -67,7 +66,7 @@ def test_loops_that_clear_by_hand(text: str, owners: list[str | None]) -> None:
 )
 def test_readers_of_gradients(text: str, expected: list[int]) -> None:
     """Reading counts unless a condition has made sure that there is a gradient."""
-    assert [read.lineno for _, read in readers(facts_of(f"{HEAD}{text}\n"))] == expected
+    assert [read.lineno for _, read in facts_of(f"{HEAD}{text}\n").clearing.readers] == expected
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_reading_between_backward_pass_and_clearing(lines: tuple[str, ...], expe
     facts = facts_of(f"{HEAD}for x in data:\n" + "".join(f"    {line}\n" for line in lines))
     read = node(facts, "p.grad")
     assert isinstance(read, ast.Attribute)
-    assert is_between(facts, read) is expected
+    assert facts.clearing.is_between(read) is expected
 
 
 @pytest.mark.parametrize(
@@ -104,12 +103,12 @@ def test_reading_between_backward_pass_and_clearing(lines: tuple[str, ...], expe
 )
 def test_who_needs_zeros(text: str, code: str | None) -> None:
     """Gradients that others hold on to, or that must keep their place, cannot be dropped."""
-    obstacle = who_needs_zeros(facts_of(f"{HEAD}{text}\n"))
+    obstacle = facts_of(f"{HEAD}{text}\n").clearing.need
     assert (obstacle.code if obstacle is not None else None) == code
 
 
 def test_freezing() -> None:
     """Switching the gradients of a parameter is seen; what is done to a gradient itself is not meant."""
-    assert freezes(facts_of(f"{HEAD}p.requires_grad = False\n"))
-    assert freezes(facts_of(f"{HEAD}net.requires_grad_(False)\n"))
-    assert not freezes(facts_of(f"{HEAD}p.grad.requires_grad_(False)\n"))
+    assert facts_of(f"{HEAD}p.requires_grad = False\n").clearing.freezes
+    assert facts_of(f"{HEAD}net.requires_grad_(False)\n").clearing.freezes
+    assert not facts_of(f"{HEAD}p.grad.requires_grad_(False)\n").clearing.freezes

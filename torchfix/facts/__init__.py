@@ -14,6 +14,7 @@ from torchfix.facts.callers import Callers
 from torchfix.facts.calls import Calls
 from torchfix.facts.candidates import Candidates
 from torchfix.facts.classes import Classes
+from torchfix.facts.clearing import Clearing
 from torchfix.facts.companions import Companions
 from torchfix.facts.constructors import Constructors
 from torchfix.facts.creations import Creations
@@ -362,6 +363,11 @@ class Facts:
     def readings(self) -> Readings:
         """Where the host waits for the device, on each iteration."""
         return Readings(self)
+
+    @cached_property
+    def clearing(self) -> Clearing:
+        """How gradients are cleared."""
+        return Clearing(self)
 
     @cached_property
     def repetition(self) -> Repetition:

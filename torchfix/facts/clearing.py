@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeGuard
 
 from torchfix.facts.calls import is_constant, keyword, receiver
@@ -35,8 +36,50 @@ class HandLoop:
     owner: ast.expr | None
 
 
-def hand_loops(facts: Facts) -> Iterator[HandLoop]:
-    """The loops of a file that clear gradients by hand, those over tensors that no network owns left out."""
+class Clearing:
+    """Questions about how the gradients of one file's programs are cleared."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    @cached_property
+    def hand_loops(self) -> tuple[HandLoop, ...]:
+        """The loops of the file that clear gradients by hand, those over tensors that no network owns left out."""
+        return tuple(_hand_loops(self._facts))
+
+    @cached_property
+    def need(self) -> Obstacle | None:
+        """What keeps the programs from clearing gradients to None: gradients that are shared, or must stay in place."""
+        return next(_needs(self._facts), None)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[Facts, ast.Attribute], ...]:
+        """The places in all files of the programs that read a gradient as a tensor, without asking whether it is one.
+
+        Clearing it in place is such a reading; writing another one is not.
+        """
+        everywhere = self._facts.program.everywhere
+        nodes = ((there, node) for there in everywhere for node in there.tree.attributes.get("grad", ()))
+        return tuple((there, node) for there, node in nodes if _reads(there, node) and not _is_guarded(there, node))
+
+    @cached_property
+    def freezes(self) -> bool:
+        """Whether the programs switch the gradients of some parameters on or off."""
+        return any(_freezes(there) for there in self._facts.program.everywhere)
+
+    def is_between(self, node: ast.Attribute) -> bool:
+        """Whether a gradient is read in a training loop of the file behind a backward pass, with no clearing in between."""
+        facts = self._facts
+        loop = facts.loops.around(node)
+        if loop is None:
+            return False
+        events = [(_position(call), True) for call in loop.backwards] + [(_position(call), False) for call in loop.zero_grads]
+        events += [(_position(hand.node), False) for hand in self.hand_loops if facts.tree.is_within(hand.node, loop.node)]
+        before = [is_backward for position, is_backward in sorted(events) if position < _position(node)]
+        return bool(before) and before[-1] and facts.tree.function(node) is loop.function
+
+
+def _hand_loops(facts: Facts) -> Iterator[HandLoop]:
     for name in ("zero_", "fill_"):
         for call in facts.tree.calls.get(name, ()):
             inner = facts.tree.nearest(call, ast.For)
@@ -124,23 +167,21 @@ def _clears(call: ast.Call, parameter: str) -> bool:
 # Who needs zeros ------------------------------------------------------------------------------------------------
 
 
-def who_needs_zeros(facts: Facts) -> Obstacle | None:
-    """What keeps the programs of a file from clearing gradients to None: gradients that are shared, or must stay in place."""
+def _needs(facts: Facts) -> Iterator[Obstacle]:
     for there in facts.program.everywhere:
         if _shares(there):
-            return Obstacle(
+            yield Obstacle(
                 "shared-gradients",
                 f"{there.path} shares parameters or gradients with other processes, which hold on to the tensors",
                 "leave the gradients where they are",
             )
         graph = next(there.calls.to(*_GRAPHS), None) or next(_bucket_views(there), None)
         if graph is not None:
-            return Obstacle(
+            yield Obstacle(
                 "gradients-in-place",
                 f"{there.path}:{graph.lineno} needs every gradient at the same place in memory",
                 "leave the gradients where they are",
             )
-    return None
 
 
 def _shares(facts: Facts) -> bool:
@@ -160,17 +201,6 @@ def _bucket_views(facts: Facts) -> Iterator[ast.Call]:
         given = keyword(call, "gradient_as_bucket_view")
         if given is not None and not is_constant(given.value, False):
             yield call
-
-
-def readers(facts: Facts) -> Iterator[tuple[Facts, ast.Attribute]]:
-    """The places in all files of a file's programs that read a gradient as a tensor, without asking whether it is one.
-
-    Clearing it in place is such a reading; writing another one is not.
-    """
-    for there in facts.program.everywhere:
-        for node in there.tree.attributes.get("grad", ()):
-            if _reads(there, node) and not _is_guarded(there, node):
-                yield there, node
 
 
 def _reads(facts: Facts, node: ast.Attribute) -> bool:
@@ -220,25 +250,11 @@ def _tells(test: ast.expr, name: str, outcome: bool) -> bool:
     return ast.unparse(test) == f"{name} is {'not ' if outcome else ''}None"
 
 
-def is_between(facts: Facts, node: ast.Attribute) -> bool:
-    """Whether a gradient is read in a training loop behind a backward pass, with no clearing in between."""
-    loop = facts.loops.around(node)
-    if loop is None:
-        return False
-    events = [(_position(call), True) for call in loop.backwards] + [(_position(call), False) for call in loop.zero_grads]
-    events += [(_position(hand.node), False) for hand in hand_loops(facts) if facts.tree.is_within(hand.node, loop.node)]
-    before = [is_backward for position, is_backward in sorted(events) if position < _position(node)]
-    return bool(before) and before[-1] and facts.tree.function(node) is loop.function
-
-
 def _position(node: ast.AST) -> tuple[int, int]:
     return (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
 
 
-def freezes(facts: Facts) -> bool:
-    """Whether the programs of a file switch the gradients of some parameters on or off."""
-    return any(
-        any(isinstance(use.ctx, ast.Store) for use in there.tree.attributes.get("requires_grad", ()))
-        or any(last_name(receiver(call) or call.func) != "grad" for call in there.tree.calls.get("requires_grad_", ()))
-        for there in facts.program.everywhere
-    )
+def _freezes(facts: Facts) -> bool:
+    if any(isinstance(use.ctx, ast.Store) for use in facts.tree.attributes.get("requires_grad", ())):
+        return True
+    return any(last_name(receiver(call) or call.func) != "grad" for call in facts.tree.calls.get("requires_grad_", ()))

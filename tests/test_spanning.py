@@ -236,6 +236,9 @@ def test_a_comment_in_another_file_holds_the_finding(main: str, line: int) -> No
 
     assert {result.outcome for result in results.values()} == {Outcome.CLEAN}
     assert held(results) == [f"other-file-suppressed: main.py must change too, and a comment in its line {line} forbids it"]
+    (note,) = results["engine.py"].notes
+    assert [(place.path, place.line) for place in note.elsewhere] == [("main.py", line)]
+    assert results["main.py"].unused_suppressions == ()
 
 
 def test_a_comment_in_its_own_file_suppresses_the_finding() -> None:
@@ -251,6 +254,7 @@ def test_a_comment_about_another_rule_forbids_nothing() -> None:
     results = look_at({**PROGRAM, "main.py": "from engine import toy\n\nf(toy(2))  # torchfix: ignore[other]\n"})
 
     assert results["main.py"].outcome is Outcome.CHANGED
+    assert results["main.py"].unused_suppressions == ((3, "# torchfix: ignore[other]"),)
 
 
 def test_a_risk_that_is_not_allowed_holds_the_finding() -> None:

@@ -178,8 +178,8 @@ class _Work:
             else:
                 possible.append(finding)
         self.step = "changing several files"
-        proposal, refused = propose(spanning, version, frozenset(self.used), self.grounds) if spanning else (None, {})
-        notes += [version.note(finding, group, "held", refused[finding]) for finding, group in self._grouped(refused)]
+        proposal, refused = propose(spanning, version, frozenset(self.used), self.grounds) if spanning else (None, [])
+        notes += refused
         self.step = "planning"
         planned = plan(possible, version.source)
         reasons = {deferred.finding: deferred.reason for deferred in planned.deferred}

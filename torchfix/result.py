@@ -26,7 +26,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a finding changes another file than its own; lines and columns as in :class:`Note`."""
+    """A place in another file than a finding's own; lines and columns as in :class:`Note`."""
 
     path: str
     line: int
@@ -40,7 +40,7 @@ class Note:
     """A finding without its nodes. Lines are 1-based and the author's; columns are 0-based characters.
 
     ``outcome`` is ``fixed``, ``held`` or ``suppressed``; ``risk`` and ``effects`` are the words that users read.
-    ``elsewhere`` are the places in other files that change with it, in all of them or in none.
+    ``elsewhere`` are the places in other files that change with it, in all of them or in none, or whose comment forbids it.
     """
 
     rule: str

@@ -92,8 +92,8 @@ Advance: TypeAlias = Callable[[Sequence[str], Grounds], Mapping[str, Answer]]
 
 def propose(
     asked: Sequence[tuple[Finding, str]], version: Version, used: frozenset[int], grounds: Grounds
-) -> tuple[Proposal | None, dict[Finding, Held]]:
-    """The findings of one file that span files as a proposal, and those that one of their files cannot take.
+) -> tuple[Proposal | None, list[Note]]:
+    """The findings of one file that span files as a proposal, and notes of those that one of their files cannot take.
 
     Findings that conflict are proposed one after the other; those that say the same of a file share what they say.
 
@@ -108,22 +108,23 @@ def propose(
     """
     home = version.facts.path
     if grounds.files is None:
-        return Proposal(home, {}), {}
+        return Proposal(home, {}), []
     paths = {part.path for finding, _ in asked for part in finding.elsewhere}
     versions = {home: version, **{path: _version(path, version.project, grounds) for path in sorted(paths)}}
-    held: dict[Finding, Held] = {}
+    held: list[Note] = []
     taken: list[tuple[Finding, str]] = []
     for finding, group in sorted(asked, key=lambda item: canonical(item[0])):
-        reason = _obstacle(finding, group, versions, grounds)
-        if reason is not None:
-            held[finding] = reason
+        obstacle = _obstacle(finding, group, versions, grounds)
+        if obstacle is not None:
+            held.append(replace(version.note(finding, group, "held", obstacle.reason), elsewhere=obstacle.places))
         elif _go_together([*(other for other, _ in taken), finding], versions):
             taken.append((finding, group))
     changed = {path: _with([finding for finding, _ in taken], path, versions) for path in versions} if taken else {}
     for path, stage in changed.items():
         if stage is None:
             words = f"the new text does not fit the encoding {versions[path].stage.author.encoding} of {grounds.shown(path)}"
-            return None, held | dict.fromkeys((finding for finding, _ in taken), Held("encoding", words, "save that file as UTF-8"))
+            unfit = Held("encoding", words, "save that file as UTF-8")
+            return None, [*held, *(version.note(finding, group, "held", unfit) for finding, group in taken)]
     if not taken:
         return None, held
     stages = {path: stage for path, stage in changed.items() if stage is not None}
@@ -136,18 +137,29 @@ def propose(
     return Proposal(home, {path: stage for path, stage in stages.items() if path in needed}), held
 
 
-def _obstacle(finding: Finding, group: str, versions: Mapping[str, Version], grounds: Grounds) -> Held | None:
+@dataclass(frozen=True)
+class _Obstacle:
+    """Why a finding cannot be taken, and the comments of other files that forbid it."""
+
+    reason: Held
+    places: tuple[Place, ...] = ()
+
+
+def _obstacle(finding: Finding, group: str, versions: Mapping[str, Version], grounds: Grounds) -> _Obstacle | None:
     """Why a file of a finding cannot take its part, None if all can."""
     home = next(iter(versions))
     for part in finding.elsewhere:
         reason = grounds.refusal(part.path, finding.transform)
-        reason = reason or _forbidden(part, (finding.transform, group), versions[part.path], grounds.shown(part.path))
         if reason is not None:
-            return reason
+            return _Obstacle(reason)
+        comment = _forbidden(part, (finding.transform, group), versions[part.path], grounds.shown(part.path))
+        if comment is not None:
+            words = f"{comment.path} must change too, and a comment in its line {comment.line} forbids it"
+            return _Obstacle(Held("other-file-suppressed", words), (comment,))
     for path in (home, *(part.path for part in finding.elsewhere)):
         for deferred in plan([_part(finding, path, home)], versions[path].source).deferred:
-            return replace(deferred.reason, text=f"{deferred.reason.text} (in {grounds.shown(path)})")
-    return grounds.barred.get(home)
+            return _Obstacle(replace(deferred.reason, text=f"{deferred.reason.text} (in {grounds.shown(path)})"))
+    return _Obstacle(grounds.barred[home]) if home in grounds.barred else None
 
 
 def _go_together(findings: Sequence[Finding], versions: Mapping[str, Version]) -> bool:
@@ -193,13 +205,13 @@ def _version(path: str, project: Project, grounds: Grounds) -> Version:
     return Version(stage, project)
 
 
-def _forbidden(part: Elsewhere, names: tuple[str, str], version: Version, path: str) -> Held | None:
-    """Why a comment in another file, which names a rule or its group, keeps it as it is; None if none does."""
+def _forbidden(part: Elsewhere, names: tuple[str, str], version: Version, path: str) -> Place | None:
+    """The comment in another file that names a rule or its group and keeps the file as it is; None if none does."""
     comments = suppressions(version.source)
     for node in _nodes(part.edits) or version.source.tree.body[:1]:
         for comment in forbidding(comments, version.layout, node, names):
-            line, _ = version.stage.author.position(version.stage.draft.origin(comment.offset, comment.offset)[0])
-            return Held("other-file-suppressed", f"{path} must change too, and a comment in its line {line} forbids it")
+            start, end = version.stage.draft.origin(comment.offset, comment.offset + len(comment.words))
+            return Place(path, *version.stage.author.position(start), *version.stage.author.position(end))
     return None
 
 
@@ -243,8 +255,18 @@ def settle(answers: Mapping[str, Answer], grounds: Grounds, advance: Advance) ->
             grounds = replace(grounds, stages={**grounds.stages, **changed})
             again = {*waiting, *changed}
         else:
-            return {path: answer for path, answer in known.items() if isinstance(answer, Result)}
+            return _used({path: answer for path, answer in known.items() if isinstance(answer, Result)})
         known.update(advance(sorted(again), grounds))
+
+
+def _used(results: Mapping[str, Result]) -> dict[str, Result]:
+    """The results where a comment that forbade a finding of another file does not count as unused."""
+    held = (note for result in results.values() for note in result.notes if note.outcome == "held")
+    used = {(place.path, place.line) for note in held for place in note.elsewhere}
+    return {
+        path: replace(result, unused_suppressions=tuple(item for item in result.unused_suppressions if (result.path, item[0]) not in used))
+        for path, result in results.items()
+    }
 
 
 def _failed(answer: Answer | None, path: str) -> Held | None:

@@ -42,7 +42,7 @@ def _finding(path: str, note: Note, paint: Paint) -> Iterator[str]:
     yield f"{place} {paint('cyan', note.rule)} [{paint(_RISK_STYLES[note.risk], note.risk)}] {printable(note.message)}"
     for effect in note.effects:
         yield f"    {effect}: {EFFECTS[effect]}"
-    for other in note.elsewhere:
+    for other in note.elsewhere if note.outcome == "fixed" else ():
         yield f"    also: {printable(other.path)}:{other.line}:{other.column + 1}"
     for words in note.notes:
         yield f"    note: {printable(words)}"

@@ -17,6 +17,7 @@ def train(model, loader, optimizer, scaler, criterion, helper):
     for x, y in loader:
         output = model(x)
         loss = F.mse_loss(output, y)
+        other = loss
         shown = MADE
         FIRST
         BETWEEN
@@ -56,6 +57,14 @@ def keeps(value: str, between: str, made: str = "None") -> bool:
         pytest.param("loss.item()", "view = loss.view(-1)\nview += 1", id="written through a view"),
         pytest.param("loss.item()", "log = {'loss': loss}\nhelper(log)", id="given to unknown code in a dictionary"),
         pytest.param("loss.item()", "helper.loss = loss\nhelper.run()", id="kept by an object"),
+        pytest.param("loss.item()", "helper.scale(loss)", id="given to unknown code that is named like a scaler's"),
+        pytest.param("loss.item()", "for one in (loss,):\n    one += 1", id="written by the name of a loop"),
+        pytest.param("loss.item()", "one, two = loss, y\none += 1", id="written by an unpacked name"),
+        pytest.param("loss.item()", "(one := loss).add_(1)", id="written by a name inside an expression"),
+        pytest.param("loss.item()", "one = loss if y else x\none += 1", id="written by a name that may be another"),
+        pytest.param("loss.item()", "kept = [loss]\nhelper(kept)", id="given to unknown code in a list"),
+        pytest.param("loss.item()", "change = lambda: loss.add_(1)\nchange()", id="written by a function inside"),
+        pytest.param("other.item()", "loss += 1", id="another name, written by the first"),
         pytest.param("loss.item()", "yield loss", id="given to the caller of a generator"),
         pytest.param("shown.item()", "yield 1", id="a parameter, while the caller of a generator runs"),
         pytest.param("loss.item()", "torch.neg(y, out=loss)", id="written as out"),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from torchfix.facts.callees import called, method_of
 from torchfix.facts.calls import receiver
 from torchfix.facts.effects import Effect
-from torchfix.facts.scopes import Bound
-from torchfix.facts.tree import FUNCTIONS, last_name
+from torchfix.facts.scopes import Bound, Scope
+from torchfix.facts.tree import FUNCTIONS, dotted, last_name
 from torchfix.facts.values import returns
 from torchfix.facts.writes import VIEWS
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 _SHOWING = (Effect.PRINT, Effect.LOG, Effect.BAR)
-_SENDING = ("backward", "scale")
 # Methods and functions of torch that may hand out the memory of what they are given.
 _ALIASING = frozenset(VIEWS) | frozenset(
     "data to cuda cpu float double half long int type type_as contiguous numpy unbind split chunk diagonal real imag view_as".split()
@@ -58,9 +57,23 @@ class Stability:
         if not all(self._is_of_tensor(node) for node in ast.walk(expression) if isinstance(node, (ast.Attribute, ast.Subscript))):
             return False
         names = [node for node in ast.walk(expression) if isinstance(node, ast.Name) and not self._is_module(node)]
-        calm = not any(isinstance(node, _HANDING_OVER) for item in between for node in ast.walk(item))
-        calm = calm and all(self._is_harmless(node, None) for node in _calls(between))
-        return all(self._stays(name, between, calm) for name in names)
+        calm = self._is_calm(between)
+        still = calm and not any(self._writes(node) for item in between for node in ast.walk(item))
+        return all(self._stays(name, between, calm, still, 0) for name in names)
+
+    def _is_calm(self, between: list[ast.AST]) -> bool:
+        """Whether some statements run no code but what is known to change no tensor."""
+        handing = any(isinstance(node, _HANDING_OVER) for item in between for node in ast.walk(item))
+        return not handing and all(self._is_harmless(node, None) for node in _calls(between))
+
+    def _writes(self, node: ast.AST) -> bool:
+        """Whether a node may write in place into an object by a name of it: ``x += y`` of what is no number, ``x[i] = y``."""
+        if isinstance(node, ast.AugAssign):
+            bindings = self._facts.names.bindings(node.target) if isinstance(node.target, ast.Name) else []
+            return not bindings or not all(
+                binding.how is Bound.AUGMENTED or isinstance(binding.value, ast.Constant) for binding in bindings
+            )
+        return isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load)
 
     def _is_of_tensor(self, part: ast.Attribute | ast.Subscript) -> bool:
         """Whether what is taken of an object is a method that is called, a name of a module, or another view of a tensor."""
@@ -75,23 +88,39 @@ class Stability:
         bindings = self._facts.names.bindings(name)
         return not bindings or all(binding.how in (Bound.IMPORT, Bound.FUNCTION, Bound.CLASS) for binding in bindings)
 
-    def _stays(self, name: ast.Name, between: list[ast.AST], calm: bool) -> bool:
+    def _stays(self, name: ast.Name, between: list[ast.AST], calm: bool, still: bool, depth: int) -> bool:
+        """Whether the tensor of a variable, and the variable, stay as they are.
+
+        Args:
+            calm: whether no unknown code runs in between.
+            still: whether nothing is written in place in between at all.
+        """
         facts, tree = self._facts, self._facts.tree
         home = facts.names.lookup(name.id, name)
-        if home is None or facts.names.scope(name) is not home[0]:
+        if home is None or facts.names.scope(name) is not home[0] or depth > _LIMIT:
             return False  # another function's variable, which that one may bind anew
-        owner = home[0].node
         uses = list(facts.names.uses(name))
-        away = [use for use in uses if facts.names.scope(use) is not home[0] and tree.function(use) is not tree.function(name)]
-        if any(isinstance(owner, FUNCTIONS) or not isinstance(use.ctx, ast.Load) or facts.writes.is_write(use) for use in away):
+        away = [use for use in uses if self._scope(use) is not home[0]]
+        if any(isinstance(home[0].node, FUNCTIONS) or not isinstance(use.ctx, ast.Load) or facts.writes.is_write(use) for use in away):
             return False
         for use in uses:
             inside = any(tree.is_within(use, statement) for statement in between)
             if inside and (not isinstance(use.ctx, ast.Load) or facts.writes.is_write(use) or not self._is_harmless_use(use)):
                 return False
-            if self._is_shared(use, between) or (not calm and self._is_kept(use)):
+            if not still and isinstance(use.ctx, ast.Load) and self._escapes(use, between, depth):
                 return False
+        made = [value for value in self._made_of(name) if value is not name]
+        roots = [root for value in made for root in _roots(value) if not facts.names.same(root, name)]
+        if not still and not all(self._stays(root, between, calm, still, depth + 1) for root in roots):
+            return False  # what it shares memory with may be written
         return calm or all(self._is_fresh(value) for value in self._made_of(name))
+
+    def _scope(self, use: ast.Name) -> Scope | None:
+        """The scope in which a use is evaluated when its statement is: displays run at once, functions and generators later."""
+        scope: Scope | None = self._facts.names.scope(use)
+        while scope is not None and isinstance(scope.node, (ast.ListComp, ast.SetComp, ast.DictComp)):
+            scope = scope.parent
+        return scope
 
     def _made_of(self, name: ast.Name) -> Iterator[ast.expr]:
         """What may have made a variable's value; the name itself where that is not an assignment."""
@@ -117,28 +146,43 @@ class Stability:
     def _is_harmless(self, call: ast.Call, given: ast.Name | None) -> bool:
         """Whether a call changes no tensor: not the one that it is given, or none at all."""
         facts = self._facts
-        if given is not None and (last_name(call.func) in _SENDING or facts.models.is_loss(call.func)):
+        if given is not None and (self._sends_backward(call) or facts.models.is_loss(call.func)):
             return True
         return facts.purity.is_pure(call) or facts.effects.own(call) in _SHOWING
 
-    def _is_shared(self, use: ast.Name, between: list[ast.AST]) -> bool:
-        """Whether another variable that may share the tensor's memory is written in between."""
+    def _escapes(self, use: ast.Name, between: list[ast.AST], depth: int) -> bool:
+        """Whether one use of a variable may let other names of its tensor come about, by which it is written in between."""
         facts, tree = self._facts, self._facts.tree
         node = self._seen_through(use)
         parent = tree.parent(node)
-        targets = parent.targets if isinstance(parent, ast.Assign) and parent.value is node else []
-        others = [other for target in targets if isinstance(target, ast.Name) for other in facts.names.uses(target)]
-        return any(facts.writes.is_write(other) and any(tree.is_within(other, item) for item in between) for other in others)
+        if isinstance(parent, ast.keyword):
+            parent = tree.parent(parent)
+        match parent:
+            case ast.Attribute():
+                call = tree.parent(parent)
+                return (
+                    isinstance(call, ast.Call) and call.func is parent and not (parent.attr.endswith("_") or self._is_harmless(call, use))
+                )
+            case ast.Call():
+                return node is parent.func or last_name(parent.func) in _ALIASING or not self._is_harmless(parent, use)
+            case ast.Assign():
+                if depth >= _LIMIT or not all(isinstance(target, ast.Name) for target in parent.targets):
+                    return True
+                others = [other for target in parent.targets if isinstance(target, ast.Name) for other in facts.names.uses(target)]
+                return any(self._lets_write(other, use, between, depth) for other in others)
+            case ast.BinOp() | ast.Compare() | ast.UnaryOp() | ast.FormattedValue() | ast.Subscript() | ast.AugAssign():
+                return False
+            case ast.Expr() | ast.If() | ast.While() | ast.Assert() | ast.Return() | ast.Delete():
+                return False
+        return True
 
-    def _is_kept(self, use: ast.Name) -> bool:
-        """Whether an object or a container keeps the tensor, through which other code may reach it."""
-        node = self._seen_through(use)
-        parent = self._facts.tree.parent(node)
-        if isinstance(parent, ast.Assign) and parent.value is node:
-            return not all(isinstance(target, ast.Name) for target in parent.targets)
-        if isinstance(parent, ast.Call):
-            return node in parent.args and last_name(parent.func) in ("append", "add", "setdefault")
-        return isinstance(parent, (ast.Dict, ast.List, ast.Set)) and isinstance(self._facts.tree.statement(node), ast.Assign)
+    def _lets_write(self, other: ast.Name, use: ast.Name, between: list[ast.AST], depth: int) -> bool:
+        """Whether a use of another variable that shares the tensor's memory writes into it, or lets it be written."""
+        if self._facts.names.same(other, use):
+            return False
+        if self._facts.writes.is_write(other) and any(self._facts.tree.is_within(other, item) for item in between):
+            return True
+        return isinstance(other.ctx, ast.Load) and self._escapes(other, between, depth + 1)
 
     def _seen_through(self, use: ast.Name) -> ast.expr:
         """The outermost expression around a use that may share its memory: ``x.detach().view(-1)``."""
@@ -193,8 +237,33 @@ class Stability:
         """Whether a variable is sent backward, by itself or scaled: no parameter is."""
         parent = self._facts.tree.parent(use)
         if isinstance(parent, ast.Call):
-            return use in parent.args and isinstance(parent.func, ast.Attribute) and parent.func.attr in _SENDING
+            return use in parent.args and self._sends_backward(parent)
         return isinstance(parent, ast.Attribute) and parent.attr == "backward"
+
+    def _sends_backward(self, call: ast.Call) -> bool:
+        """Whether a call is ``loss.backward()``, an object's ``backward(loss)``, or the ``scale(loss)`` of a gradient scaler."""
+        name, source = last_name(call.func), receiver(call)
+        if source is None or name not in ("backward", "scale") or next(called(self._facts, call), None) is not None:
+            return False
+        scaler = dotted(source)
+        steps = [other for other in self._facts.tree.calls.get("step", ()) if isinstance(other.func, ast.Attribute) and other.args]
+        return name == "backward" or any(dotted(other.func.value) == scaler for other in steps if isinstance(other.func, ast.Attribute))
+
+
+def _roots(value: ast.expr) -> Iterator[ast.Name]:
+    """The variables whose tensors' memory an expression may share."""
+    match value:
+        case ast.Name():
+            yield value
+        case ast.Attribute() | ast.Subscript():
+            yield from _roots(value.value)
+        case ast.Call(func=ast.Attribute(attr=method, value=source)) if method in _ALIASING:
+            yield from _roots(source)
+        case ast.IfExp():
+            yield from (*_roots(value.body), *_roots(value.orelse))
+        case ast.Tuple() | ast.List() | ast.BoolOp():
+            for item in value.values if isinstance(value, ast.BoolOp) else value.elts:
+                yield from _roots(item)
 
 
 def _calls(nodes: list[ast.AST]) -> Iterator[ast.Call]:

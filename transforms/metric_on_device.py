@@ -247,4 +247,11 @@ def _notes(facts: Facts, accumulator: Accumulator) -> Iterator[str]:
         yield "The device divides by multiplying with the reciprocal, so the last digit of the sum may differ."
 
 
-TRANSFORM = Transform.from_module(__name__, __doc__, group="transfer", literals=(b".item()", b"float(", b"int("), find=find, since="0.4")
+TRANSFORM = Transform.from_module(
+    __name__,
+    __doc__,
+    group="transfer",
+    literals=(b".item(", b"float(", b" int(", b"(int(", b"=int(", b"+int("),
+    find=find,
+    since="0.4",
+)

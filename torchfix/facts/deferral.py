@@ -86,6 +86,9 @@ class Deferral:
         sums = [addition.statement for item in self._facts.accumulators.all for addition in item.additions]
         lists = [entry.statement for item in self._facts.gatherings.all for entry in item.entries]
         seen = {*sums, *lists}
+        others = (item for item in self._facts.scalars.statements if item not in seen)
+        if not any(True for item in others for _ in (*summed(item), *gathered(item))):
+            return  # without asking what else is read
         for reading in self._facts.readings.all:
             statement = self._facts.tree.statement(reading.node)
             if statement in seen or not self._facts.readings.is_gathered(reading):

@@ -55,6 +55,8 @@ class Gatherings:
     def all(self) -> tuple[Gathered, ...]:
         """Every list into which some loop puts a number that it reads on each iteration, in text order."""
         found: list[Gathered] = []
+        if not any(True for statement in self._facts.scalars.statements for _ in gathered(statement)):
+            return ()  # without asking which loops there are
         for loop in self._facts.cadence.loops:
             seen: set[str] = set()
             for statement in (node for item in loop.body for node in walk_here(item)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import argument, has_stars, is_constant, receiver
@@ -51,6 +52,12 @@ class Scalars:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+
+    @cached_property
+    def statements(self) -> tuple[ast.stmt, ...]:
+        """The statements with something that looks like a number read from a tensor, in no order; quick to say, and no proof."""
+        calls = (call for name in ("item", "float", "int") for call in self._facts.tree.calls.get(name, ()))
+        return tuple(dict.fromkeys(self._facts.tree.statement(call) for call in calls))
 
     def within(self, value: ast.expr) -> Iterator[Scalar]:
         """The numbers in an expression that are read from the device, the outermost expressions that do so."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _LITERALS = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.Compare, ast.BinOp)
+_MOST_FILES = 24  # what is called from more files is a tool that is given this and that, and reading all of them takes long
 # Calls of libraries that may return an object of the project: what they are given, or what was stored.
 _HANDING_ON = frozenset("load loads copy deepcopy getattr next compile script trace initialize partial max min reduce".split())
 
@@ -99,6 +100,8 @@ class Callers:
         if method.name.startswith("__") or method.name == "forward":
             return None  # called without being named
         found: list[tuple[Facts, ast.Call]] = []
+        if len(self._facts.project.holding(method.name)) > _MOST_FILES:
+            return None
         for facts in self._facts.program.holding(method.name):
             for use in facts.tree.attributes.get(method.name, ()):
                 meeting = self._meeting(facts, use, method)
@@ -178,11 +181,16 @@ def _by_name(facts: Facts, name: str, definition: ast.AST, certain: bool) -> lis
         if (there.path, word) in seen:
             continue
         seen.add((there.path, word))
+        if len(seen) > _MOST_FILES:
+            return None
         calls = _calls_through(there, word, definition, certain)
         if calls is None:
             return None
         found += [(there, call) for call in calls]
-        for path in there.project.mentioning(word, there.path):
+        mentioning = list(there.project.mentioning(word, there.path))
+        if len(mentioning) > _MOST_FILES:
+            return None
+        for path in mentioning:
             other = there.project.file(path)
             waiting += [(other, local) for local in other.names.locals_of(word)] if other else [(None, word)]
     return found

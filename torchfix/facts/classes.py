@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,7 +46,9 @@ class Classes:
         """The classes that derive from a class of this file, here and in the files that import it."""
         if owner not in self._heirs:
             project = self._facts.project
-            files = [self._facts, *(project.file(path) for path in project.mentioning(owner.name, self._facts.path))]
+            header = re.compile(rb"\bclass\s+\w+\s*\([^)]*\b" + re.escape(owner.name.encode()) + rb"\b")
+            deriving = [path for path in project.mentioning(owner.name, self._facts.path) if header.search(project.read(path) or b"")]
+            files = [self._facts, *(project.file(path) for path in deriving)]
             self._heirs[owner] = tuple(
                 Definition(facts, other)
                 for facts in files

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from torchfix.edits import AddImport, Edit, Elsewhere, RemoveImport, places
 from torchfix.facts.project import Project
-from torchfix.plan import canonical, plan
+from torchfix.plan import Plan, canonical, plan
 from torchfix.result import Note, Outcome, Place, Result
 from torchfix.stages import Failure, Stage, Version
 from torchfix.suppress import forbidding, suppressions
@@ -106,35 +106,28 @@ def propose(
     Raises:
         Failure: what was written is not what was meant, or the same place was changed again and again.
     """
-    home = version.facts.path
     if grounds.files is None:
-        return Proposal(home, {}), []
-    paths = {part.path for finding, _ in asked for part in finding.elsewhere}
-    versions = {home: version, **{path: _version(path, version.project, grounds) for path in sorted(paths)}}
+        return Proposal(version.facts.path, {}), []
+    group = _Group(version, {part.path for finding, _ in asked for part in finding.elsewhere}, grounds)
     held: list[Note] = []
     taken: list[tuple[Finding, str]] = []
-    for finding, group in sorted(asked, key=lambda item: canonical(item[0])):
-        obstacle = _obstacle(finding, group, versions, grounds)
+    for finding, name in sorted(asked, key=lambda item: canonical(item[0])):
+        obstacle = group.obstacle(finding, name)
         if obstacle is not None:
-            held.append(replace(version.note(finding, group, "held", obstacle.reason), elsewhere=obstacle.places))
-        elif _go_together([*(other for other, _ in taken), finding], versions):
-            taken.append((finding, group))
-    changed = {path: _with([finding for finding, _ in taken], path, versions) for path in versions} if taken else {}
-    for path, stage in changed.items():
-        if stage is None:
-            words = f"the new text does not fit the encoding {versions[path].stage.author.encoding} of {grounds.shown(path)}"
-            unfit = Held("encoding", words, "save that file as UTF-8")
-            return None, [*held, *(version.note(finding, group, "held", unfit) for finding, group in taken)]
+            held.append(replace(version.note(finding, name, "held", obstacle.reason), elsewhere=obstacle.places))
+        elif group.can_take([*(other for other, _ in taken), finding]):
+            taken.append((finding, name))
+    stages = group.stages([finding for finding, _ in taken])
+    if isinstance(stages, Held):
+        return None, [*held, *(version.note(finding, name, "held", stages) for finding, name in taken)]
     if not taken:
         return None, held
-    stages = {path: stage for path, stage in changed.items() if stage is not None}
-    notes = [_note(finding, group, versions, grounds) for finding, group in taken]
+    notes = tuple(group.note(finding, name) for finding, name in taken)
     for note in notes:
         if sum(_is_same_place(note, earlier) for earlier in version.stage.fixed) == _REPEATED:
             raise Failure("not-quiet", f"{note.rule} changes the same place again and again", "leave this rule out")
-    stages[home] = replace(stages[home], fixed=(*version.stage.fixed, *notes), used=used)
-    needed = {home, *(part.path for finding, _ in taken for part in finding.elsewhere)}
-    return Proposal(home, {path: stage for path, stage in stages.items() if path in needed}), held
+    own = replace(stages[group.home], fixed=(*version.stage.fixed, *notes), used=used)
+    return Proposal(group.home, {**stages, group.home: own}), held
 
 
 @dataclass(frozen=True)
@@ -145,53 +138,61 @@ class _Obstacle:
     places: tuple[Place, ...] = ()
 
 
-def _obstacle(finding: Finding, group: str, versions: Mapping[str, Version], grounds: Grounds) -> _Obstacle | None:
-    """Why a file of a finding cannot take its part, None if all can."""
-    home = next(iter(versions))
-    for part in finding.elsewhere:
-        reason = grounds.refusal(part.path, finding.transform)
-        if reason is not None:
-            return _Obstacle(reason)
-        comment = _forbidden(part, (finding.transform, group), versions[part.path], grounds.shown(part.path))
-        if comment is not None:
-            words = f"{comment.path} must change too, and a comment in its line {comment.line} forbids it"
-            return _Obstacle(Held("other-file-suppressed", words), (comment,))
-    for path in (home, *(part.path for part in finding.elsewhere)):
-        for deferred in plan([_part(finding, path, home)], versions[path].source).deferred:
-            return _Obstacle(replace(deferred.reason, text=f"{deferred.reason.text} (in {grounds.shown(path)})"))
-    return _Obstacle(grounds.barred[home]) if home in grounds.barred else None
+class _Group:
+    """A file with findings that span others, and those others as they are now."""
+
+    def __init__(self, version: Version, others: Iterable[str], grounds: Grounds) -> None:
+        self.home = version.facts.path
+        self._grounds = grounds
+        self._versions = {self.home: version, **{path: _version(path, version.project, grounds) for path in sorted(others)}}
+
+    def obstacle(self, finding: Finding, group: str) -> _Obstacle | None:
+        """Why a file cannot take its part of a finding, whose rule is of a group; None if all can."""
+        grounds = self._grounds
+        for part in finding.elsewhere:
+            reason = grounds.refusal(part.path, finding.transform)
+            if reason is not None:
+                return _Obstacle(reason)
+            comment = _forbidden(part, (finding.transform, group), self._versions[part.path], grounds.shown(part.path))
+            if comment is not None:
+                words = f"{comment.path} must change too, and a comment in its line {comment.line} forbids it"
+                return _Obstacle(Held("other-file-suppressed", words), (comment,))
+        for path in (self.home, *(part.path for part in finding.elsewhere)):
+            for deferred in self._plan([finding], path).deferred:
+                return _Obstacle(replace(deferred.reason, text=f"{deferred.reason.text} (in {grounds.shown(path)})"))
+        return _Obstacle(grounds.barred[self.home]) if self.home in grounds.barred else None
+
+    def can_take(self, findings: Sequence[Finding]) -> bool:
+        """Whether no finding keeps another one from any of its files."""
+        return not any(self._plan(findings, path).deferred for path in self._versions)
+
+    def stages(self, findings: Sequence[Finding]) -> dict[str, Stage] | Held:
+        """What each file would be with some findings, those left out that none of them changes; or why one cannot be written."""
+        needed = {self.home, *(part.path for finding in findings for part in finding.elsewhere)}
+        stages = {path: version.changed(self._plan(findings, path)).stage for path, version in self._versions.items() if path in needed}
+        for path, stage in stages.items():
+            try:
+                stage.data  # noqa: B018  encoded here, so that a file that others wait for is not found to be impossible later
+            except UnicodeEncodeError:
+                words = f"the new text does not fit the encoding {stage.author.encoding} of {self._grounds.shown(path)}"
+                return Held("encoding", words, "save that file as UTF-8")
+        return stages
+
+    def note(self, finding: Finding, group: str) -> Note:
+        """A finding in the lines and columns of the authors of all of its files."""
+        shown = self._grounds.shown
+        places = [place for part in finding.elsewhere for place in _places(part.edits, self._versions[part.path], shown(part.path))]
+        return replace(self._versions[self.home].note(finding, group, "fixed"), elsewhere=tuple(places))
+
+    def _plan(self, findings: Sequence[Finding], path: str) -> Plan:
+        """What findings ask of one file, as a plan."""
+        parts = findings if path == self.home else [replace(finding, edits=_edits(finding, path)) for finding in findings]
+        return plan(parts, self._versions[path].source)
 
 
-def _go_together(findings: Sequence[Finding], versions: Mapping[str, Version]) -> bool:
-    """Whether no finding keeps another one from any of its files."""
-    home = next(iter(versions))
-    plans = (plan([_part(finding, path, home) for finding in findings], version.source) for path, version in versions.items())
-    return not any(planned.deferred for planned in plans)
-
-
-def _part(finding: Finding, path: str, home: str) -> Finding:
-    """A finding with those edits alone that it makes in one file."""
-    if path == home:
-        return finding
-    return replace(finding, edits=tuple(edit for part in finding.elsewhere if part.path == path for edit in part.edits))
-
-
-def _with(findings: Sequence[Finding], path: str, versions: Mapping[str, Version]) -> Stage | None:
-    """A file with its part of some findings, None where its encoding does not hold the new text."""
-    home, version = next(iter(versions)), versions[path]
-    after = version.changed(plan([_part(finding, path, home) for finding in findings], version.source)).stage
-    try:
-        after.data  # noqa: B018  encoded here, so that a file that others wait for is not found to be impossible later
-    except UnicodeEncodeError:
-        return None
-    return after
-
-
-def _note(finding: Finding, group: str, versions: Mapping[str, Version], grounds: Grounds) -> Note:
-    """A finding in the lines and columns of the authors of all of its files."""
-    own = next(iter(versions.values())).note(finding, group, "fixed")
-    places = (place for part in finding.elsewhere for place in _places(part.edits, versions[part.path], grounds.shown(part.path)))
-    return replace(own, elsewhere=tuple(places))
+def _edits(finding: Finding, path: str) -> tuple[Edit, ...]:
+    """The edits that a finding makes in another file."""
+    return tuple(edit for part in finding.elsewhere if part.path == path for edit in part.edits)
 
 
 def _version(path: str, project: Project, grounds: Grounds) -> Version:

@@ -11,6 +11,7 @@ from tests.facts.reading import facts_of, node
 HEAD = """\
 import numpy as np
 import torch
+from accelerate import Accelerator
 from torch.autograd import Variable
 from torch.utils.data import DataLoader
 
@@ -23,6 +24,13 @@ loader = DataLoader(data)
     [
         pytest.param("for x in other:\n    use(x)", id="another iterable"),
         pytest.param("for x, y in loader:\n    x = x.cuda()\n    use(x)", id="moved"),
+        pytest.param(
+            "accelerator = Accelerator()\nmodel, loader = accelerator.prepare(model, loader)\nfor x in loader:\n    use(x)",
+            id="placed by a framework",
+        ),
+        pytest.param(
+            "def ahead(it):\n    for b in it:\n        yield b.cuda()\nfor x in ahead(loader):\n    use(x)", id="placed by a generator"
+        ),
         pytest.param("for x, y in loader:\n    if c:\n        x = x.cuda()\n    use(x)", id="perhaps moved"),
         pytest.param("for x, y in loader:\n    x = net(x)\n    use(x)", id="computed by a network"),
         pytest.param("for x, y in loader:\n    x = x / 255\n    use(x)", id="computed"),
@@ -59,8 +67,66 @@ def test_batch_on_the_host(text: str, is_whole: bool) -> None:
     facts = facts_of(HEAD + text)
     part = facts.batches.on_host(node(facts, "x", -1))
     assert part is not None
-    assert [loader.call.lineno for loader in part.loaders] == [6]
+    assert [loader.call.lineno for loader in part.loaders] == [7]
     assert (part.is_whole, part.is_made) == (is_whole, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("def ahead(it):\n    for b in it:\n        yield b\nfor x in ahead(loader):\n    use(x)", id="generator"),
+        pytest.param("def ahead(it):\n    yield from it\nfor x in ahead(loader):\n    use(x)", id="yield from"),
+        pytest.param(
+            "class Log:\n    def every(self, it, n):\n        for b in it:\n"
+            "            yield b\nfor x, y in Log().every(loader, 3):\n    use(x)",
+            id="generator method",
+        ),
+        pytest.param(
+            "def cycle(it):\n    while True:\n        for b in it:\n            yield b\n"
+            "b = cycle(loader)\nfor i in range(9):\n    x = next(b)\n    use(x)",
+            id="endless generator",
+        ),
+        pytest.param(
+            "class W:\n    def __init__(self, it):\n        self.it = it\n"
+            "    def __iter__(self):\n        for b in self.it:\n            yield b\n"
+            "for x in W(loader):\n    use(x)",
+            id="iterable of the project",
+        ),
+        pytest.param(
+            "class W:\n    def __init__(self, it):\n        self.it = iter(it)\n    def __iter__(self):\n        return self\n"
+            "    def __next__(self):\n        return next(self.it)\nfor x in W(loader):\n    use(x)",
+            id="iterator of the project",
+        ),
+        pytest.param("from itertools import islice\nfor i, x in enumerate(islice(loader, 9)):\n    use(x)", id="islice"),
+        pytest.param("from tqdm import tqdm\nfor x in tqdm(iterable=loader):\n    use(x)", id="tqdm by keyword"),
+        pytest.param(
+            "loaders = {'train': loader}\nfor phase, it in loaders.items():\n    for x in it:\n        use(x)", id="loop over loaders"
+        ),
+        pytest.param("for x, *rest in loader:\n    use(x)", id="beside a star"),
+        pytest.param("for batch in loader:\n    x = batch.get('image')\n    use(x)", id="get"),
+        pytest.param("class M:\n    def set(self, x):\n        use(x)\nm = M()\nfor b in loader:\n    m.set(b)", id="method of an object"),
+        pytest.param(
+            "class B:\n    def __init__(self, it):\n        self.it = it\n"
+            "    def run(self):\n        for x in self.it:\n            use(x)\n"
+            "class T(B):\n    def __init__(self, it, n):\n        super().__init__(it)\nT(loader, 3)",
+            id="base class",
+        ),
+    ],
+)
+def test_batch_that_comes_through_code_of_the_project(text: str) -> None:
+    """Generators, iterables, methods and base classes hand on what their own call was given."""
+    facts = facts_of(HEAD + text)
+    part = facts.batches.on_host(facts.tree.calls["use"][0].args[0])
+    assert part is not None
+    assert [loader.call.lineno for loader in part.loaders] == [7]
+
+
+def test_generator_gives_each_caller_its_own_batches() -> None:
+    """A generator that two loops share hands each of them the batches of the loader that it was given there."""
+    text = "other = DataLoader(rest)\ndef go(it):\n    yield from it\nfor x in go(loader):\n    one(x)\nfor x in go(other):\n    two(x)\n"
+    facts = facts_of(HEAD + text)
+    parts = [facts.batches.on_host(facts.tree.calls[name][0].args[0]) for name in ("one", "two")]
+    assert [[loader.call.lineno for loader in part.loaders] if part else None for part in parts] == [[7], [8]]
 
 
 def test_tensor_made_of_a_batch_s_arrays() -> None:

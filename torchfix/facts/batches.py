@@ -23,6 +23,9 @@ _ON_HOST = frozenset("""view reshape squeeze unsqueeze permute transpose flatten
 _FROM_ARRAY = "torch.from_numpy"
 _MAKING = (_FROM_ARRAY, "torch.tensor", "torch.as_tensor")
 
+# Methods by which frameworks take loaders over: Accelerate's and Fabric's.
+_PLACING = ("prepare", "prepare_data_loader", "setup_dataloaders", "_setup_dataloader")
+
 
 @dataclass(frozen=True)
 class Part:
@@ -46,6 +49,7 @@ class Batches:
         self._facts = facts
         self._asked: dict[int, Part | None] = {}
         self._repeated: dict[int, bool] = {}
+        self._placed: dict[Loader, bool] = {}
 
     def on_host(self, expression: ast.expr) -> Part | None:
         """The part of a batch that an expression surely is, still in host memory; None for anything else."""
@@ -61,9 +65,20 @@ class Batches:
         parts = [value.facts.batches._of_value(value) for value in iterable]
         known = [part for part in parts if part is not None]
         loaders = tuple(dict.fromkeys(loader for part in known for loader in part.loaders))
-        if not loaders or len(known) != len(parts):
+        if not loaders or len(known) != len(parts) or any(loader.facts.batches.are_placed(loader) for loader in loaders):
             return None
         return Part(loaders, any(part.is_whole for part in known), any(part.is_made for part in known))
+
+    def are_placed(self, loader: Loader) -> bool:
+        """Whether a framework is handed a loader of this file and may give its batches on the device (``accelerator.prepare``)."""
+        if loader not in self._placed:
+            self._placed[loader] = any(
+                loader in (facts.loaders.of(item) or ())
+                for facts in self._facts.program.holding(*_PLACING)
+                for call in facts.calls.methods(*_PLACING)
+                for item in (*call.args, *(given.value for given in call.keywords))
+            )
+        return self._placed[loader]
 
     def _of_value(self, value: Value) -> Part | None:
         node = value.node

@@ -155,6 +155,18 @@ def test_a_killed_run_is_finished(project: Path) -> None:
     assert names_in(project) == sorted(NAMES)
 
 
+@pytest.mark.parametrize("renamed", [pytest.param(0, id="killed early"), pytest.param(2, id="taken back by hand")])
+def test_a_run_of_which_nothing_is_written_is_dropped(project: Path, renamed: int) -> None:
+    """Nothing is half changed then, and what the user took back stays so."""
+    stopped(project, renamed)
+    for name in NAMES:
+        (project / name).write_text(f"old {name}\n")
+
+    assert mended(project) == ["a run was killed while it changed a.py, sub/b.py, sub/c.py together; that was taken back"]
+    assert words_of(project) == ["old"] * 3
+    assert names_in(project) == sorted(NAMES)
+
+
 def test_a_killed_run_whose_texts_are_lost_is_taken_back(project: Path) -> None:
     """Without a temporary file what was written gets its old text again, out of the journal."""
     stopped(project, 2)

@@ -249,6 +249,20 @@ def test_a_comment_in_its_own_file_suppresses_the_finding() -> None:
     assert [note.outcome for result in results.values() for note in result.notes] == ["suppressed"]
 
 
+def test_a_script_without_a_python_name_changes_alone() -> None:
+    """What is written together must be told from what a journal may never name."""
+
+    def find(facts: Facts) -> Iterator[Finding]:
+        other = facts.project.file("other.py")
+        for call in facts.tree.calls.get("g", ()):
+            assert other is not None
+            yield Finding(call, "g", elsewhere=(Elsewhere("other.py", (Replace(other.tree.calls["h"][0], "i()"),)),))
+
+    results = look_at({"tool": "g()\n", "other.py": "h()\n"}, (transform(find),))
+
+    assert held(results) == ["no-python-name: only files named .py change together with others"]
+
+
 def test_a_comment_about_another_rule_forbids_nothing() -> None:
     """Only the rule that is named is held."""
     results = look_at({**PROGRAM, "main.py": "from engine import toy\n\nf(toy(2))  # torchfix: ignore[other]\n"})

@@ -142,15 +142,16 @@ def _mended(folder: str, journal: str) -> str:
 def _settle(entries: Sequence[_Entry]) -> str:
     """Finish a group or take it back, whichever leaves alone what somebody has changed since; what was done, or nothing.
 
-    Files took their names in order, so that of two known ones all between them are known. Where one that was changed since
-    had its new text, the others must get theirs; where it had its old one, so must they.
+    Temporary files took their files' names in order, so that those in front of a new text were written and those behind an
+    old one were not. Where one that was changed since was written, the others must be too; where it was not, neither may
+    they. A group of which nothing is written is dropped: its user may have taken it back.
     """
     states = [_state(entry) for entry in entries]
     last_new = max((index for index, state in enumerate(states) if state == "new"), default=-1)
     first_old = next((index for index, state in enumerate(states) if state == "old"), len(states))
     foreign = [index for index, state in enumerate(states) if state == "foreign"]
     left = [entry for entry, state in zip(entries, states) if state == "old"]
-    if all(index < last_new for index in foreign) and all(_is_ready(entry) for entry in left):
+    if 0 <= last_new and all(index < last_new for index in foreign) and all(_is_ready(entry) for entry in left):
         for entry in left:
             files.promote(entry.temporary, entry.path)
         return "the rest was done"

@@ -149,6 +149,8 @@ class _Group:
     def obstacle(self, finding: Finding, group: str) -> _Obstacle | None:
         """Why a file cannot take its part of a finding, whose rule is of a group; None if all can."""
         grounds = self._grounds
+        if not self.home.endswith(".py"):  # as a journal must say of the files that it names
+            return _Obstacle(Held("no-python-name", "only files named .py change together with others", "rename it"))
         for part in finding.elsewhere:
             reason = grounds.refusal(part.path, finding.transform)
             if reason is not None:

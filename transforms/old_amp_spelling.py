@@ -228,7 +228,7 @@ def _local_import(facts: Facts, reference: Reference) -> ast.ImportFrom | None:
     statement, node = reference.statement, reference.node
     if not isinstance(statement, ast.ImportFrom) or len(statement.names) > 1 or not isinstance(node, ast.Name):
         return None
-    alone = len(list(facts.names.uses(node))) == 1 and len(facts.names.bindings(node)) == 1
+    alone = len(list(facts.names.uses(node))) == 1 and len(facts.names.bindings(node)) == 1 and not reference.is_lent
     return statement if alone and statement not in facts.tree.module.body else None
 
 

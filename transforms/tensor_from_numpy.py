@@ -44,24 +44,15 @@ from torchfix.facts.arrays import Array
 from torchfix.facts.calls import argument, has_stars, is_constant
 from torchfix.facts.constructors import Constructor
 from torchfix.facts.creations import LEGACY
+from torchfix.facts.identity import is_consumed
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _COPIED = "torch.tensor copies an array"
 _LIST = "torch reads a list of arrays number by number"
 _LEGACY = "a constructor from before dtype= makes the tensor, which would take a whole number for a size"
 _DRAWN = "numpy makes the values in float64 on the host, and they are converted and copied"
-_DRAWS = {
-    "normal": "normal_",
-    "standard_normal": "normal_",
-    "randn": "normal_",
-    "uniform": "uniform_",
-    "rand": "uniform_",
-    "random": "uniform_",
-}
+_DRAWS = {**dict.fromkeys(("normal", "standard_normal", "randn"), "normal_"), **dict.fromkeys(("uniform", "rand", "random"), "uniform_")}
 _FILLS = {"ones": "fill_(1.0)", "zeros": "fill_(0.0)"}
-_MOVING = frozenset("to cuda cpu float double half long int bool view reshape unsqueeze squeeze flatten transpose permute t".split())
-_DEFAULT_DTYPES = ("set_default_dtype", "set_default_tensor_type")
-_DEFAULT_DEVICES = ("set_default_device", "set_default_tensor_type")
 
 _SHARED = Held(
     "shared-memory",
@@ -84,6 +75,14 @@ _DTYPE = Held(
 _DEVICE = Held(
     "default-device", "the program changes the default device, which torch.from_numpy does not follow", "write torch.as_tensor with device="
 )
+_RESIZED = Held(
+    "resized", "the program resizes tensors in place, which memory of numpy does not allow", "resize the array before, or keep the copy"
+)
+_CALLS = {
+    _DTYPE: ("set_default_dtype", "set_default_tensor_type"),
+    _DEVICE: ("set_default_device", "set_default_tensor_type"),
+    _RESIZED: ("resize_", "resize_as_"),
+}
 _SEED = "With a fixed seed other numbers are drawn: by torch's generator on the device, no longer by numpy's."
 
 
@@ -122,8 +121,8 @@ def _of_tensor(facts: Facts, call: ast.Call, data: ast.expr) -> Iterator[Finding
     dtype = argument(call, "dtype")
     if not _saves_copy(facts, call, array, dtype):
         return
-    held = _other_default(facts, call, _DEFAULT_DEVICES, _DEVICE)
-    if held is None and not (array.is_new or _is_consumed(facts, call)):
+    held = _changed(facts, call, _DEVICE, _RESIZED)
+    if held is None and not (array.is_new or is_consumed(facts, call)):
         held = _SHARED
     if held is not None:
         yield Finding(call, _COPIED, held=held)
@@ -144,20 +143,6 @@ def _saves_copy(facts: Facts, call: ast.Call, array: Array, dtype: ast.expr | No
     return not elsewhere and not converts
 
 
-def _is_consumed(facts: Facts, call: ast.Call) -> bool:
-    """Whether the tensor is only read where it is made: by arithmetic, or to be copied into a part of another one."""
-    node: ast.expr = call
-    parent = facts.tree.parent(node)
-    while isinstance(parent, ast.Attribute) and parent.attr in _MOVING:
-        above = facts.tree.parent(parent)
-        if not isinstance(above, ast.Call) or above.func is not parent:
-            return False
-        node, parent = above, facts.tree.parent(above)
-    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Subscript):
-        return facts.kinds.is_tensor(parent.targets[0].value)
-    return isinstance(parent, (ast.BinOp, ast.Compare))
-
-
 def _of_list(facts: Facts, call: ast.Call, data: ast.expr, made: Constructor | None) -> Iterator[Finding]:
     """A list of arrays, joined by numpy first."""
     items = facts.arrays.items(data)
@@ -166,7 +151,7 @@ def _of_list(facts: Facts, call: ast.Call, data: ast.expr, made: Constructor | N
     dtypes = {item.dtype for item in items}
     written = isinstance(data, ast.List) and not all(isinstance(item, ast.Starred) for item in data.elts)
     typed = made is not None or argument(call, "dtype") is not None
-    held = _other_default(facts, call, _DEFAULT_DEVICES, _DEVICE)
+    held = _changed(facts, call, _DEVICE, _RESIZED)
     if len(dtypes) != 1 or None in dtypes:
         held = _MIXED
     elif not typed and not written:
@@ -188,8 +173,7 @@ def _of_constructor(facts: Facts, call: ast.Call, data: ast.expr, made: Construc
     array = facts.arrays.of(data)
     if (array is None or not array.has_dimension) and not facts.arrays.items(data):
         return
-    held = _other_default(facts, call, _DEFAULT_DTYPES, _DTYPE) if made.follows_default else None
-    held = held or _other_default(facts, call, _DEFAULT_DEVICES, _DEVICE)
+    held = _changed(facts, call, *([_DTYPE] if made.follows_default else []), _DEVICE)
     if held is not None:
         yield Finding(call, _LEGACY, held=held)
     elif array is None:
@@ -217,15 +201,20 @@ def _of_draws(facts: Facts, call: ast.Call, data: ast.expr, made: Constructor) -
     limits = ", ".join(f"$bound_{place}" for place in range(len(bounds)))
     parts |= {"made": call.func, **{f"bound_{place}": bound for place, bound in enumerate(bounds)}}
     step = _FILLS[name] if filled else f"{_DRAWS[name]}({limits})"
-    effects = frozenset[Effect]() if filled else frozenset({Effect.RNG})
-    because = "the values are the same" if filled else "torch draws from the same distribution"
-    edit = Replace(call, f"$made({words}).{step}", parts)
-    yield Finding(call, _DRAWN, (edit,), effects, because, () if filled else (_SEED,))
+    edits = (Replace(call, f"$made({words}).{step}", parts),)
+    if filled:
+        yield Finding(call, _DRAWN, edits, because="the values are the same")
+    else:
+        yield Finding(call, _DRAWN, edits, frozenset({Effect.RNG}), "torch draws from the same distribution", (_SEED,))
 
 
-def _other_default(facts: Facts, call: ast.Call, names: tuple[str, ...], held: Held) -> Held | None:
-    changed = any(name in item.tree.calls for item in facts.program.everywhere for name in names)
-    return held if changed or (held is _DEVICE and facts.regions.under(call, ("torch.device",))) else None
+def _changed(facts: Facts, call: ast.Call, *asked: Held) -> Held | None:
+    """The first of these reasons that the program gives by a call anywhere, or by a block around this one."""
+    for held in asked:
+        called = any(name in item.tree.calls for item in facts.program.everywhere for name in _CALLS[held])
+        if called or (held is _DEVICE and facts.regions.under(call, ("torch.device",))):
+            return held
+    return None
 
 
 def _spelled(facts: Facts, call: ast.Call, function: str, template: str, data: ast.expr, made: Constructor | None = None) -> Iterator[Edit]:

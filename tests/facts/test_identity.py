@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.facts.reading import facts_of, node
-from torchfix.facts.identity import is_sole, is_unchanged
+from torchfix.facts.identity import is_consumed, is_sole, is_unchanged
 
 HEAD = """\
 import torch
@@ -73,3 +73,21 @@ def test_objects_that_stay_as_they_are(text: str, expected: bool) -> None:
     """An object is unchanged where every use only reads it; what is out of sight may change it."""
     facts = facts_of(HEAD + text)
     assert is_unchanged(facts, node(facts, "make()")) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("x = make()", False, id="kept in a variable"),
+        pytest.param("kept = {}\nkept[0] = make()", False, id="kept in a dictionary"),
+        pytest.param("kept.append(make())", False, id="kept in a list"),
+        pytest.param("y = make().data", False, id="an attribute"),
+        pytest.param("t = torch.zeros(3)\nt[0] = make().view(-1).cuda()", True, id="copied into a tensor"),
+        pytest.param("y = make() * 2", True, id="arithmetic"),
+        pytest.param("y = make().float() > 2", True, id="a comparison"),
+    ],
+)
+def test_tensors_that_are_read_at_once(text: str, expected: bool) -> None:
+    """A tensor is consumed where only its values go on."""
+    facts = facts_of(HEAD + text)
+    assert is_consumed(facts, node(facts, "make()")) is expected

@@ -249,6 +249,13 @@ def test_an_import_inside_a_function_is_written_anew() -> None:
     check_transformed(RULE, before, after)
 
 
+def test_an_import_under_a_condition_that_another_file_takes_from_here_stays() -> None:
+    """What the other file calls is the old class still."""
+    text = "import torch\nif torch.cuda.is_available():\n    from torch.cuda.amp import autocast\n\ndef f():\n    return autocast()\n"
+    after = text.replace("return autocast()", 'return torch.autocast("cuda")')
+    check_transformed(RULE, text, after, path="model.py", modules={"train.py": "from model import autocast\n\nautocast(False)\n"})
+
+
 def test_trap_2_checks_change_with_what_they_check() -> None:
     """An object of the new class is none of the old one, so that a check left behind would deny it."""
     before = """

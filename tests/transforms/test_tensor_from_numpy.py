@@ -70,6 +70,7 @@ def test_left_alone(text: str) -> None:
         pytest.param("t = torch.tensor([np.zeros(3), np.ones(3, dtype=np.float32)])", "mixed-dtypes", id="two dtypes"),
         pytest.param("t = torch.tensor([np.array([x]), np.array([y])])", "mixed-dtypes", id="dtypes unknown"),
         pytest.param("t = torch.tensor([np.zeros(3) for x in xs])", "may-be-empty", id="perhaps empty"),
+        pytest.param("t = torch.tensor(np.zeros(3))\nt.resize_(5)", "resized", id="trap 9: memory that cannot grow"),
         pytest.param("torch.set_default_dtype(torch.float64)\nt = torch.Tensor(np.zeros(3))", "default-dtype", id="trap 7: default dtype"),
         pytest.param("torch.set_default_device('cuda')\nt = torch.tensor(np.zeros(3))", "default-device", id="default device"),
         pytest.param(

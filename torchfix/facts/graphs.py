@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAKERS = frozenset(
     """zeros ones empty full arange linspace tensor as_tensor from_numpy eye rand randn randint randperm Tensor FloatTensor LongTensor
-    load device no_grad Generator Size manual_seed utils.data.DataLoader""".split()
+    device no_grad Generator Size manual_seed utils.data.DataLoader""".split()
 )
 _UNKNOWN = "unknown"
 _MOST = 600  # expressions looked at before a value counts as unknown
@@ -201,6 +201,8 @@ class Graphs:
         needs = keyword(call, "requires_grad")
         if needs is not None and not is_constant(needs.value, False):
             yield "leaf"
+        elif meaning == "torch.load":
+            yield _UNKNOWN
         elif name in ("Variable", "Parameter") and meaning != "torch.autograd.Variable":
             yield "leaf"
         elif not (name in GRAPHLESS_FUNCTIONS or name in _MAKERS or meaning.startswith(("torch.cuda.", "torch.utils.data."))):

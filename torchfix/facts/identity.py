@@ -45,8 +45,13 @@ def is_sole(facts: Facts, expression: ast.expr) -> bool:
     if isinstance(expression, ast.Call):
         return _is_sole_result(facts, expression)
     if isinstance(expression, ast.Attribute):
-        return expression.attr == "data" and facts.kinds.is_tensor(expression.value)  # another object at each access
+        return expression.attr == "data" and _is_tensor(facts, expression.value)  # another object at each access
     return isinstance(expression, (ast.Name, ast.Subscript)) and _is_sole_use(facts, expression)
+
+
+def _is_tensor(facts: Facts, expression: ast.expr) -> bool:
+    """Whether an expression is a tensor, what a network returns included."""
+    return facts.kinds.is_tensor(expression) or (isinstance(expression, ast.Call) and bool(facts.models.of(expression.func)))
 
 
 def _is_sole_result(facts: Facts, call: ast.Call) -> bool:
@@ -103,6 +108,19 @@ def _reads_less(facts: Facts, use: ast.Name, key: ast.Constant | None) -> bool:
             parent = above
         return not isinstance(parent.ctx, ast.Load)
     return isinstance(parent, ast.Attribute) and parent.attr in _SHAPE
+
+
+def is_consumed(facts: Facts, expression: ast.expr) -> bool:
+    """Whether a tensor is only read, at once: by arithmetic, or to be copied into a part of another tensor."""
+    parent = facts.tree.parent(expression)
+    while isinstance(parent, ast.Attribute) and parent.attr in _ITSELF:
+        call = facts.tree.parent(parent)
+        if not isinstance(call, ast.Call) or call.func is not parent:
+            return False
+        parent = facts.tree.parent(call)
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Subscript):
+        return facts.kinds.is_tensor(parent.targets[0].value)
+    return isinstance(parent, (ast.BinOp, ast.Compare))
 
 
 def is_in_place(method: str) -> bool:

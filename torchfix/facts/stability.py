@@ -165,11 +165,11 @@ class Stability:
                 )
             case ast.Call():
                 return node is parent.func or last_name(parent.func) in _ALIASING or not self._is_harmless(parent, use)
-            case ast.Assign():
-                if depth >= _LIMIT or not all(isinstance(target, ast.Name) for target in parent.targets):
+            case ast.Assign() | ast.Tuple():
+                targets = _targets(node, parent, tree.parent(parent))
+                if depth >= _LIMIT or targets is None:
                     return True
-                others = [other for target in parent.targets if isinstance(target, ast.Name) for other in facts.names.uses(target)]
-                return any(self._lets_write(other, use, between, depth) for other in others)
+                return any(self._lets_write(other, use, between, depth) for target in targets for other in facts.names.uses(target))
             case ast.BinOp() | ast.Compare() | ast.UnaryOp() | ast.FormattedValue() | ast.Subscript() | ast.AugAssign():
                 return False
             case ast.Expr() | ast.If() | ast.While() | ast.Assert() | ast.Return() | ast.Delete():
@@ -248,6 +248,18 @@ class Stability:
         scaler = dotted(source)
         steps = [other for other in self._facts.tree.calls.get("step", ()) if isinstance(other.func, ast.Attribute) and other.args]
         return name == "backward" or any(dotted(other.func.value) == scaler for other in steps if isinstance(other.func, ast.Attribute))
+
+
+def _targets(value: ast.expr, parent: ast.Assign | ast.Tuple, around: ast.AST | None) -> list[ast.Name] | None:
+    """The variables that a value is assigned to, alone or in ``a, b = x, y``; None where it goes elsewhere."""
+    targets: list[ast.expr] = []
+    if isinstance(parent, ast.Assign):
+        targets = parent.targets
+    elif isinstance(around, ast.Assign) and around.value is parent:
+        displays = [target for target in around.targets if isinstance(target, ast.Tuple) and len(target.elts) == len(parent.elts)]
+        targets = [target.elts[parent.elts.index(value)] for target in displays] if len(displays) == len(around.targets) else []
+    names = [target for target in targets if isinstance(target, ast.Name)]
+    return names if names and len(names) == len(targets) else None
 
 
 def _roots(value: ast.expr) -> Iterator[ast.Name]:

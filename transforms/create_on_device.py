@@ -123,6 +123,8 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
 
 def _message(facts: Facts, creation: Creation) -> str:
     written = facts.source.segment(creation.factory.func)
+    if creation.choice is not None:
+        return f"{written} stands for one of two constructors from before device="
     if creation.move is None:
         return f"{written} is a constructor from before device=, which ties the code to CUDA"
     return f"{written} fills host memory, and a blocking copy moves it to the device"

@@ -100,6 +100,31 @@ def test_what_keeps_its_value(value: str, between: str) -> None:
     assert keeps(value, between, made="(output - y).abs().mean()")
 
 
+@pytest.mark.parametrize(
+    ("made", "same"),
+    [
+        pytest.param("loss = F.mse_loss(output, y)", True, id="each iteration makes another tensor"),
+        pytest.param("if x is None:\n            loss = F.mse_loss(output, y)", False, id="some iterations keep the tensor"),
+    ],
+)
+def test_what_is_given_away_later(made: str, same: bool) -> None:
+    """Code that is given a tensor behind both places can only reach the tensor of an iteration before."""
+    text = TEXT.replace("loss = F.mse_loss(output, y)", made).replace("        other = loss\n", "").replace("MADE", "None")
+    text = (
+        text.replace("FIRST", "first = loss.item()")
+        .replace("BETWEEN", "helper.run()")
+        .replace("LAST", "last = loss.item()\n        helper.keep(loss)")
+    )
+    facts = facts_of(text)
+    first, last = (
+        next(node for node in ast.walk(facts.source.tree) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name)
+        for name in ("first", "last")
+    )
+    span = facts.stability.span(first, last)
+    assert span is not None
+    assert facts.stability.keeps(last.value, span) is same
+
+
 def test_a_place_that_runs_alone_is_no_later_place() -> None:
     """From one branch of a condition to the other there is no way."""
     facts = facts_of("if a:\n    b = 1\nelse:\n    c = 2\n")

@@ -10,7 +10,7 @@ from torchfix.facts.callees import called, method_of
 from torchfix.facts.calls import receiver
 from torchfix.facts.effects import Effect
 from torchfix.facts.scopes import Bound, Scope
-from torchfix.facts.tree import FUNCTIONS, dotted, last_name
+from torchfix.facts.tree import FUNCTIONS, LOOPS, dotted, last_name
 from torchfix.facts.values import returns
 from torchfix.facts.writes import VIEWS
 
@@ -103,17 +103,37 @@ class Stability:
         away = [use for use in uses if self._scope(use) is not home[0]]
         if any(isinstance(home[0].node, FUNCTIONS) or not isinstance(use.ctx, ast.Load) or facts.writes.is_write(use) for use in away):
             return False
+        end = max((getattr(item, "end_lineno", None) or 0) for item in between) if self._is_new(name, between) else None
         for use in uses:
             inside = any(tree.is_within(use, statement) for statement in between)
             if inside and (not isinstance(use.ctx, ast.Load) or facts.writes.is_write(use) or not self._is_harmless_use(use)):
                 return False
-            if not still and isinstance(use.ctx, ast.Load) and self._escapes(use, between, depth):
+            over = end is not None and use.lineno > end  # too late for this tensor, and the next iteration makes another
+            if not (still or over) and self._may_be_one(name, use) and self._escapes(use, between, depth):
                 return False
         made = [value for value in self._made_of(name) if value is not name]
         roots = [root for value in made for root in _roots(value) if not facts.names.same(root, name)]
         if not still and not all(self._stays(root, between, calm, still, depth + 1) for root in roots):
             return False  # what it shares memory with may be written
         return calm or all(self._is_fresh(value) for value in self._made_of(name))
+
+    def _may_be_one(self, name: ast.Name, use: ast.Name) -> bool:
+        """Whether two reads of a variable may give the same object."""
+        flow = self._facts.flow
+        found = {id(binding) for binding in flow.reaching(name)}
+        return isinstance(use.ctx, ast.Load) and any(id(binding) in found for binding in flow.reaching(use))
+
+    def _is_new(self, name: ast.Name, between: list[ast.AST]) -> bool:
+        """Whether each iteration of the innermost loop binds a variable anew in front of some statements."""
+        tree, first = self._facts.tree, between[0]
+        loop = tree.nearest(first, LOOPS)
+        if loop is None or not isinstance(first, ast.stmt):
+            return False
+        bound = (tree.statement(binding.node) for binding in self._facts.flow.reaching(name) if binding.how is Bound.ASSIGN)
+        return any(
+            tree.is_within(statement, loop) and statement is not loop and statement is not first and self.span(statement, first) is not None
+            for statement in bound
+        )
 
     def _scope(self, use: ast.Name) -> Scope | None:
         """The scope in which a use is evaluated when its statement is: displays run at once, functions and generators later."""

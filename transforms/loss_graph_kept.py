@@ -50,7 +50,6 @@ from torchfix.edits import Edit, Replace
 from torchfix.facts import Facts
 from torchfix.facts.gradients import End
 from torchfix.facts.keepers import Kept, kept_graphs, terms
-from torchfix.facts.scopes import Bound
 from torchfix.facts.values import Value
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
@@ -72,12 +71,12 @@ _ALIAS = Held(
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     for kept in kept_graphs(facts):
-        if kept.fate.end is End.BACKWARD:
+        if kept.fate.end is End.BACKWARD or any(_is_trained_on(facts, start) for start in _starts(facts, kept)):
             continue  # a loss in the making
         held = _obstacle(facts, kept)
         if held is None:
             yield Finding(kept.node, _WORDS[kept.kind], tuple(_edits(facts, kept)), because=_BECAUSE)
-        elif any(facts.gradients.is_term(term) for term in kept.terms):
+        elif any(isinstance(term, ast.Name) and facts.gradients.is_term(term) for term in kept.terms):
             yield Finding(kept.node, _WORDS[kept.kind], held=held)
 
 
@@ -113,12 +112,17 @@ def _gives_tensor(value: Value | None) -> bool:
     return meaning.startswith("torch.") or not (meaning or value.facts.names.definition(value.node.func))
 
 
-def _starts(facts: Facts, kept: Kept) -> list[ast.expr]:
-    """The tensors as which a running sum begins, so that adding in place would write into them."""
+def _starts(facts: Facts, kept: Kept) -> list[ast.Assign]:
+    """The assignments by which a running sum begins as a tensor with a graph, so that adding in place would write into that tensor."""
     if not isinstance(kept.target, ast.Name) or not isinstance(kept.node, ast.AugAssign):
         return []
-    values = [binding.value for binding in facts.flow.reaching(kept.target) if binding.how is Bound.ASSIGN]
-    return [value for value in values if value is not None and terms(facts, value)]
+    nodes = [binding.node for binding in facts.flow.reaching(kept.target)]
+    return [node for node in nodes if isinstance(node, ast.Assign) and terms(facts, node.value)]
+
+
+def _is_trained_on(facts: Facts, start: ast.Assign) -> bool:
+    """Whether what a sum begins as is itself sent backward under that name."""
+    return any(facts.gradients.of_variable(target).end is End.BACKWARD for target in start.targets)
 
 
 def _is_stored(facts: Facts, target: ast.expr) -> bool:
@@ -134,7 +138,7 @@ def _is_stored(facts: Facts, target: ast.expr) -> bool:
 def _edits(facts: Facts, kept: Kept) -> Iterator[Edit]:
     """Each term detached; a sum that begins as a loss is written anew, since adding in place would write into that loss."""
     starts = _starts(facts, kept)
-    for term in (*kept.terms, *(term for start in starts for term in terms(facts, start))):
+    for term in (*kept.terms, *(term for start in starts for term in terms(facts, start.value))):
         yield Replace(term, "$loss.detach()", {"loss": term})
     if starts and isinstance(kept.node, ast.AugAssign):
         total = ast.unparse(kept.node.target)

@@ -200,6 +200,21 @@ def test_trap_a_sum_that_begins_as_the_first_loss_is_written_anew() -> None:
     check_held(RULE, HEAD + dedent(before.replace("print(float(total))", "history.append(total)")), "aliased-total")
 
 
+def test_trap_a_sum_that_begins_as_a_trained_loss_is_left_alone() -> None:
+    """Trap 6: the first tensor is the loss of the last inner step, which goes backward under the same name."""
+    text = """
+    loss = torch.zeros(1)
+    for support, query in batches:
+        for x, y in support:
+            loss = F.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+        loss += F.mse_loss(net(query), query)
+    print(loss)
+    """
+    check_noop(RULE, HEAD + dedent(text))
+
+
 def test_trap_a_regulariser_is_left_alone() -> None:
     """Trap 8: a sum of norms of weights is a loss."""
     text = """

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.callees import called
 from torchfix.facts.calls import is_constant, receiver
-from torchfix.facts.gradients import GRADIENT_CALLS, SENDING
+from torchfix.facts.gradients import GRADIENT_CALLS, NO_GRAPHS, SENDING
 from torchfix.facts.models import is_module_class
 from torchfix.facts.names import Definition
+from torchfix.facts.traits import DATA_METHODS
 from torchfix.facts.tree import FUNCTIONS, Function, last_name
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _CALLS = frozenset(
     enable_grad set_grad_enabled is_grad_enabled jacobian hessian jacrev jacfwd vjp jvp gradgradcheck gradcheck""".split()
 )
 _NO_USE = ("torch.autograd.Variable", "torch.autograd.no_grad", "torch.autograd.profiler.", "torch.autograd.set_detect_anomaly")
+# Methods of containers that objects of the project often have too.
+_OF_OBJECTS_TOO = frozenset("update append add get put pop clear remove insert query head index count find".split())
 _ATTACKS = ("captum.", "torchattacks.", "foolbox.", "art.", "advertorch.", "cleverhans.", "pytorch_grad_cam.")
 _TRACERS = ("torch.jit.trace", "torch.jit.script", "torch.onnx.", "torch.export.", "torch.compile", "torch.fx.", "torch.cuda.make_graphed")
 
@@ -74,6 +77,8 @@ class Autograd:
     def _sends(self, call: ast.Call) -> bool:
         if last_name(call.func) in SENDING:
             return True
+        if is_of_a_library(self._facts, call):
+            return False
         return any(there.autograd.trains(function) for there, function in called(self._facts, call))
 
     def _use(self, node: ast.AST) -> Use | None:
@@ -88,6 +93,8 @@ class Autograd:
         steps = last_name(node.func) == "step" and source is not None and bool(facts.optimizers.of(source))
         if by_hand or steps or last_name(node.func) in _CALLS:
             return facts, node
+        if is_of_a_library(facts, node):
+            return self._of_networks(node)
         functions = list(called(facts, node))
         if not functions and any(facts.optimizers.of(item) for item in (*node.args, *(item.value for item in node.keywords))):
             return facts, node  # code out of sight that is given an optimizer
@@ -122,6 +129,14 @@ class Autograd:
             found = (self.used_by(function) for function in forwards)
             self._networks[definition.node] = next((item for item in found if item is not None), None)
         return self._networks[definition.node]
+
+
+def is_of_a_library(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call surely runs no code of the project: of Python, torch or NumPy, or a method of containers and tensors."""
+    if (facts.calls.meaning(call) or "").startswith(("builtins.", "torch.", *NO_GRAPHS)):
+        return True
+    own = facts.own_method(call) is not None
+    return isinstance(call.func, ast.Attribute) and call.func.attr in DATA_METHODS - _OF_OBJECTS_TOO and not own
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchfix.facts.autograd import is_of_a_library
 from torchfix.facts.callees import called
 from torchfix.facts.calls import is_constant, receiver
 from torchfix.facts.gradients import End, Entered, Fate, Stack
@@ -55,7 +56,7 @@ class Passes:
     def runs(self, call: ast.Call) -> bool:
         """Whether a call runs a network with gradients on: itself, or in a function that training uses too."""
         facts = self._facts
-        if (facts.calls.meaning(call) or "").startswith(("builtins.", "torch.", "numpy.")) or facts.regions.under(call, SWITCHES):
+        if is_of_a_library(facts, call) or facts.regions.under(call, SWITCHES):
             return False
         if self.runs_directly(call):
             return True
@@ -98,8 +99,9 @@ class Passes:
         if function not in self._lending:
             self._lending[function] = False  # a function that calls itself adds nothing new
             off = any(self._facts.names.qualified(called_name(item)) in SWITCHES for item in function.decorator_list)
-            if not (off or function.name == "__init__" or self.is_in_network(function)) and self._facts.autograd.used_by(function) is None:
-                self._lending[function] = any(self.fate(call).end is not End.NOWHERE for call in self.inside(function))
+            inside = [] if off or function.name == "__init__" or self.is_in_network(function) else self.inside(function)
+            if inside and self._facts.autograd.used_by(function) is None:
+                self._lending[function] = any(self.fate(call).end is not End.NOWHERE for call in inside)
         return self._lending[function]
 
     def is_evaluated_object(self, func: ast.expr) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from torchfix.facts import containers
@@ -637,14 +638,19 @@ def yields(function: Function) -> Iterator[tuple[ast.expr, bool]]:
 
 def returns(function: Function) -> list[ast.expr]:
     """What a function returns; empty for a generator, for one without a value, or with a bare ``return`` beside."""
+    return list(_returned(function))
+
+
+@lru_cache(maxsize=2048)  # asked again and again of the same few
+def _returned(function: Function) -> tuple[ast.expr, ...]:
     found: list[ast.expr] = []
     for statement in function.body:
         for node in walk_here(statement):
             if isinstance(node, (ast.Yield, ast.YieldFrom)) or (isinstance(node, ast.Return) and node.value is None):
-                return []
+                return ()
             if isinstance(node, ast.Return) and node.value is not None:
                 found.append(node.value)
-    return found
+    return tuple(found)
 
 
 def passed(call: ast.Call, function: Function, parameter: ast.arg, bound: bool = False) -> ast.expr | None:

@@ -95,8 +95,8 @@ def _edits(facts: Facts, call: ast.Call, drops: bool) -> tuple[Edit, ...]:
         return ()
     add = SetArgument(call, "set_to_none", "True")
     if given is None:
-        pays = not (drops or call.keywords or _is_now_and_then(facts, call)) and facts.repetition.of(call) is Repeated.BATCH
-        return (add,) if pays and _is_torchs(facts, call) else ()
+        silent = drops or call.keywords or _is_now_and_then(facts, call) or not _is_torchs(facts, call)
+        return () if silent or facts.repetition.of(call) is not Repeated.BATCH else (add,)
     if call.args:
         return (RemoveArgument(call, 0),) if drops else (RemoveArgument(call, 0), add)
     return (RemoveArgument(call, "set_to_none"),) if drops else (add,)

@@ -109,37 +109,52 @@ class Repetition:
         return Repeated.BATCH if found == {Repeated.BATCH} else Repeated.BOTH
 
     def _calls(self, function: Function, is_method: bool) -> Iterator[tuple[Facts, ast.Call]]:
-        """The calls that may run a function, in all files of the project."""
-        for facts in self._holding(function.name):
-            for name in facts.names.locals_of(function.name):
-                for call in facts.tree.calls.get(name, ()):
-                    found = [item for _, item in called(facts, call)]
-                    if function in found or (is_method and not found and self._may_be_of(facts, call)):
-                        yield facts, call
+        """The calls that may run a function, in its file and in those that import it."""
+        for facts in self._mentioning(function.name):
+            for call in _named(facts, function.name):
+                found = [item for _, item in called(facts, call)]
+                if function in found or (is_method and not found and _may_be_of_project(facts, call)):
+                    yield facts, call
 
-    def _holding(self, word: str) -> Iterator[Facts]:
-        """The files of the project that hold a word."""
-        for path in self._facts.project.holding(word):
-            facts = self._facts if path == self._facts.path else self._facts.project.file(path)
-            if facts is not None:
-                yield facts
-
-    def _may_be_of(self, facts: Facts, call: ast.Call) -> bool:
-        """Whether a method call whose object is not known may be that of a class of this file, rather than torch's."""
-        source = receiver(call)
-        if source is None or (facts is not self._facts and facts.path not in facts.project.importers(self._facts.path)):
-            return False
-        made = [value.facts.calls.meaning(value.node) for value in facts.values.of(source) or () if isinstance(value.node, ast.Call)]
-        return not made or any(not (meaning or "").startswith("torch.") for meaning in made)
+    def _mentioning(self, word: str) -> Iterator[Facts]:
+        """This file, and those that import it and hold a word, by way of its package too."""
+        yield self._facts
+        project, seen = self._facts.project, {self._facts.path}
+        waiting = [self._facts.path]
+        while waiting:
+            for path in project.mentioning(word, waiting.pop()):
+                facts = project.file(path) if path not in seen else None
+                seen.add(path)
+                if facts is not None:
+                    yield facts
+                    waiting += [path] if path.endswith("__init__.py") else []
 
     def _is_trained(self, owner: ast.ClassDef) -> bool:
         """Whether a training loop of the project runs a network that holds this class."""
-        for facts in self._holding("backward"):
+        project = self._facts.project
+        trained = (self._facts if path == self._facts.path else project.file(path) for path in project.holding("backward"))
+        for facts in (facts for facts in trained if facts is not None):
             networks = (network for loop in facts.loops.training for call in loop.forwards for network in facts.models.of(call.func) or ())
             for made in (network.definition for network in networks):
                 if made is not None and any(item.node is owner for item in made.facts.models.hidden_classes(made)):
                     return True
         return False
+
+
+def _named(facts: Facts, name: str) -> Iterator[ast.Call]:
+    """The calls of something by a name, or by what an import makes of it."""
+    others = {alias.asname for node in facts.tree.imports for alias in node.names if alias.asname and alias.name == name}
+    for local in {name} | others:
+        yield from facts.tree.calls.get(local, ())
+
+
+def _may_be_of_project(facts: Facts, call: ast.Call) -> bool:
+    """Whether a method call whose object is not known may be that of a class of the project, rather than torch's."""
+    source = receiver(call)
+    if source is None:
+        return False
+    made = [value.facts.calls.meaning(value.node) for value in facts.values.of(source) or () if isinstance(value.node, ast.Call)]
+    return not made or any(not (meaning or "").startswith("torch.") for meaning in made)
 
 
 def _is_lightning(owner: Definition) -> bool:

@@ -98,6 +98,11 @@ _FLOAT64 = Held(
     "the program may run on a device without float64, and the values may be float64 until they are cast",
     "write dtype= in the factory",
 )
+_CHOSEN = Held(
+    "chosen-type",
+    "it makes its tensors where they are used already, CUDA's or the host's, in a form that is out of use",
+    "choose a torch.device once, and write torch.full, torch.empty or torch.tensor with device=",
+)
 _UNSET = Held("device-not-set", "self.device is the host's until Lightning has moved the module", "use register_buffer")
 
 
@@ -123,7 +128,7 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
 
 def _message(facts: Facts, creation: Creation) -> str:
     written = facts.source.segment(creation.factory.func)
-    if creation.choice is not None:
+    if creation.is_chosen:
         return f"{written} stands for one of two constructors from before device="
     if creation.move is None:
         return f"{written} is a constructor from before device=, which ties the code to CUDA"
@@ -139,6 +144,8 @@ def _is_there(facts: Facts, creation: Creation, destination: Destination) -> boo
 def _obstacle(facts: Facts, creation: Creation, destination: Destination) -> Held | None:
     """Why the factory must not be given the device."""
     factory = creation.factory
+    if creation.is_chosen:
+        return _CHOSEN
     if any(item.arg is None for item in factory.keywords):
         return _HIDDEN
     if facts.creations.requires_grad(creation):

@@ -76,7 +76,7 @@ class Creation:
         steps: the calls and subscripts around the factory, from the inside outwards, up to the move.
         move: the call that moves it; None for ``torch.cuda.FloatTensor(...)``, which is on the device at once.
         first: where the move is a statement of its own (``x = x.cuda()``), the assignment before it that makes ``x``.
-        choice: where a variable stands for one of two constructors, the expression that chose between CUDA's and the host's.
+        is_chosen: whether the constructor is a variable that stands for CUDA's or the host's, as the machine has it.
     """
 
     factory: ast.Call
@@ -84,7 +84,7 @@ class Creation:
     steps: tuple[ast.expr, ...]
     move: ast.Call | None
     first: ast.Assign | None = None
-    choice: ast.IfExp | None = None
+    is_chosen: bool = False
 
     @property
     def is_legacy(self) -> bool:
@@ -127,15 +127,15 @@ class Creations:
         Through a variable too that stands for ``torch.cuda.FloatTensor if cuda else torch.FloatTensor``.
         """
         direct = self._facts.calls.to(*(f"torch.cuda.{name}" for name in LEGACY if name != "Tensor"))
-        for call, name, choice in (*((call, last_name(call.func) or "", None) for call in direct), *self._chosen()):
+        for call, name, is_chosen in (*((call, last_name(call.func) or "", False) for call in direct), *self._chosen()):
             above = self._facts.tree.parent(call)
             filling = self._facts.tree.parent(above) if isinstance(above, ast.Attribute) and above.attr in _FILLING else None
             steps = (filling,) if isinstance(filling, ast.Call) else ()
             if self.given(call) is Given.DATA or (self.given(call) is Given.SIZES and steps):
-                yield Creation(call, name, steps, None, choice=choice)
+                yield Creation(call, name, steps, None, is_chosen=is_chosen)
 
-    def _chosen(self) -> Iterator[tuple[ast.Call, str, ast.IfExp]]:
-        """The calls of variables that stand for a constructor of CUDA or its twin of the host, with its name and the choice."""
+    def _chosen(self) -> Iterator[tuple[ast.Call, str, bool]]:
+        """The calls of variables that stand for a constructor of CUDA or its twin of the host, with its name."""
         facts, tree = self._facts, self._facts.tree
         for name in LEGACY:
             for use in tree.attributes.get(name, ()):
@@ -145,26 +145,10 @@ class Creations:
                     continue
                 meant = {facts.names.qualified(choice.body), facts.names.qualified(choice.orelse)}
                 target = statement.targets[0]
-                if meant != {f"torch.cuda.{name}", f"torch.{name}"} or not isinstance(target, ast.Name):
-                    continue
-                for call in tree.calls.get(target.id, ()):
-                    if isinstance(call.func, ast.Name) and self._is_settled(target, call.func) and self._can_ask_again(choice.test, call):
-                        yield call, name, choice
-
-    def _is_settled(self, one: ast.Name, other: ast.Name) -> bool:
-        """Whether two uses mean one variable that is bound once."""
-        return self._facts.names.same(one, other) and len(self._facts.names.bindings(one)) == 1
-
-    def _can_ask_again(self, test: ast.expr, at: ast.Call) -> bool:
-        """Whether a condition has the same value at another place: of the machine alone, or of a variable that is bound once."""
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            return self._can_ask_again(test.operand, at)
-        if isinstance(test, ast.Call):
-            return self._facts.calls.meaning(test) == "torch.cuda.is_available" and not test.args
-        if not isinstance(test, ast.Name):
-            return False
-        here, there = self._facts.names.lookup(test.id, test), self._facts.names.lookup(test.id, at)
-        return here is not None and there is not None and here[0] is there[0] and len(here[1]) == 1
+                if meant == {f"torch.cuda.{name}", f"torch.{name}"} and isinstance(target, ast.Name):
+                    calls = (call for call in tree.calls.get(target.id, ()) if isinstance(call.func, ast.Name))
+                    alike = [call for call in calls if isinstance(call.func, ast.Name) and facts.names.same(call.func, target)]
+                    yield from ((call, name, True) for call in alike if len(facts.names.bindings(target)) == 1)
 
     def _made(self, expression: ast.expr) -> tuple[ast.Call, str, tuple[ast.expr, ...]] | None:
         """The factory call at the bottom of an expression, its name and the steps around it."""

@@ -46,8 +46,6 @@ class Destinations:
     def of(self, creation: Creation) -> Destination | None:
         """Where a creation is moved; None for a mere cast, for the CPU, and where the tensor itself names the device."""
         move = creation.move
-        if creation.choice is not None:
-            return Destination(self._chosen(creation.choice))
         if move is None:
             return Destination(self.quoted("cuda"))
         given = argument(move, "device", 0)
@@ -66,11 +64,6 @@ class Destinations:
             return None
         dtype = argument(move, "dtype", 1)
         return Destination(self._text(given), transfer.device, self._text(dtype) if dtype is not None else None)
-
-    def _chosen(self, choice: ast.IfExp) -> str:
-        """The device of a constructor that is chosen between CUDA's and the host's."""
-        first, second = ("cuda", "cpu") if ".cuda." in (self._facts.names.qualified(choice.body) or "") else ("cpu", "cuda")
-        return f"{self.quoted(first)} if {self._text(choice.test)} else {self.quoted(second)}"
 
     def is_like_another(self, move: ast.Call) -> bool:
         """Whether a move takes device and dtype from another tensor: ``.type_as(x)``, ``.to(x)``."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ _HOMES = {
 }
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """A torch name as torch's documentation has it, whichever module it was imported from."""
     for home, public in _HOMES.items():
@@ -67,7 +69,7 @@ class Names(Scopes):
     """The names of one file."""
 
     def __init__(self, facts: Facts) -> None:
-        super().__init__(facts.tree)
+        super().__init__(facts.tree, facts.project.scopes(facts.tree))
         self._facts = facts
         self._definitions: dict[ast.expr, Definition | None] = {}
         self._asking: set[tuple[str, str]] = set()  # star imports being followed, so that a circle of them ends

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.declarations import Declarations
+from torchfix.facts.scopes import Scopes
 from torchfix.facts.tree import Tree
 from torchfix.facts.versions import Version
 from torchfix.source import SourceError, SourceFile
@@ -66,6 +67,7 @@ class Project:
         self._facts: dict[str, Facts | None] = {}
         self._sources: dict[str, SourceFile | None] = {}
         self._trees: dict[ast.Module, Tree] = {}
+        self._scopes: dict[Tree, Scopes] = {}
         self._imported: dict[str, list[str]] = defaultdict(list)  # the files whose import statements hold a word
         self._holding: dict[str, tuple[str, ...]] = {}  # the files that hold a word anywhere
         self._imports: dict[str, tuple[str, ...]] = {}  # the files that a file imports
@@ -92,7 +94,7 @@ class Project:
         return self.declarations.only_forks
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_facts": {}, "_sources": {}, "_trees": {}}
+        return {**self.__dict__, "_facts": {}, "_sources": {}, "_trees": {}, "_scopes": {}}
 
     def reading(self, texts: Mapping[str, bytes]) -> Project:
         """The same project where some files, by relative path, hold other bytes than the disk has."""
@@ -111,7 +113,7 @@ class Project:
     def forget(self) -> None:
         """Let go of what was read, once it is much; to be called between two files, so that a big project fits in memory."""
         if sum(len(source.text) for source in self._sources.values() if source is not None) > _MOST_TEXT:
-            self._facts, self._sources, self._trees = {}, {}, {}
+            self._facts, self._sources, self._trees, self._scopes = {}, {}, {}, {}
 
     def facts(self, source: SourceFile) -> Facts:
         """The facts of a file as the other files of the project see it, so that both speak of the same nodes.
@@ -126,7 +128,7 @@ class Project:
             return known
         around = Project(self.root, self.read, self.paths, self.declarations)
         # Read once, whatever is asked of them anew.
-        around._sources, around._trees, around._imported = self._sources, self._trees, self._imported
+        around._sources, around._trees, around._scopes, around._imported = self._sources, self._trees, self._scopes, self._imported
         around._imports = {other: found for other, found in self._imports.items() if other != path}
         facts = Facts(source, around)
         around._facts[path] = facts
@@ -158,6 +160,12 @@ class Project:
         if module not in self._trees:
             self._trees[module] = Tree(module)
         return self._trees[module]
+
+    def scopes(self, tree: Tree) -> Scopes:
+        """The scopes of a syntax tree, made once."""
+        if tree not in self._scopes:
+            self._scopes[tree] = Scopes(tree)
+        return self._scopes[tree]
 
     def module(self, name: str, importer: str, level: int = 0) -> Facts | None:
         """The facts of the module that ``importer`` means by a dotted name, None where it is not the project's own."""

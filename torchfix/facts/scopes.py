@@ -62,10 +62,18 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of one file, built once."""
+    """The scopes of one file, built once.
 
-    def __init__(self, tree: Tree) -> None:
+    Args:
+        tree: the file's.
+        known: what was built of it before, to be shared.
+    """
+
+    def __init__(self, tree: Tree, known: Scopes | None = None) -> None:
         self._tree = tree
+        if known is not None:
+            self._scopes, self._around, self.module = known._scopes, known._around, known.module
+            return
         self._scopes: dict[ast.AST, Scope] = {}
         self._around: dict[ast.AST, Scope] = {}
         self.module = Scope(tree.module, None)

@@ -596,6 +596,42 @@ def test_rewritten_program_prints_the_same_and_waits_less(tmp_path: Path) -> Non
     assert fewer["sync"] <= 13 * epochs  # sums that are shown now and then, and what is read behind the loops
 
 
+def ran(script: str, folder: Path) -> tuple[str, str, int, int]:
+    """What a script prints on the pretend device before and after the rewrite, and how often the device is waited for."""
+    result = run_transform(RULE, script)
+    assert result.outcome is Outcome.CHANGED
+    before, after = folder / "before.py", folder / "after.py"
+    before.write_text(script)
+    after.write_bytes(result.after)
+    (old, waiting), (new, fewer) = run_on_fake_gpu(before), run_on_fake_gpu(after)
+    return old, new, waiting["sync"], fewer["sync"]
+
+
+def test_display_shows_the_same_in_the_end(tmp_path: Path) -> None:
+    """A display that is drawn on some steps only shows, when it is drawn, what it showed before, and so it does in the end."""
+    script = SCRIPT.replace("sys.stderr", "sys.stdout").replace(
+        "    return total, correct", '    print("\\ndone")\n    return total, correct'
+    )
+    old, new, waiting, fewer = ran(script, tmp_path)
+    drawn, before = ([text.splitlines() for text in printed.split("\n\ndone")] for printed in (new, old))
+    assert [part[-1] for part in drawn] == [part[-1] for part in before]
+    assert all(set(some) < set(every) for some, every in zip(drawn[:2], before[:2]))
+    assert fewer < waiting
+
+
+def test_sums_that_are_collected_are_the_same(tmp_path: Path) -> None:
+    """Where the device may not know float64, the host adds the same numbers in the same order."""
+    head, _, rest = SCRIPT.partition("def train():")
+    head = head.replace('"cuda" if', '"mps" if torch.backends.mps.is_available() else "cuda" if')
+    step = rest[rest.index("        x, y") : rest.index("        total +=")]
+    body = f"    total, losses = 0.0, []\n    for x, y in loader:\n{step}        total += loss.item()\n        losses.append(loss.item())\n"
+    script = f"{head}def train():\n{body}    return total / len(data), losses\n\n\nfor epoch in range(2):\n    print(train())\n"
+    old, new, waiting, fewer = ran(script, tmp_path)
+    assert new == old
+    assert run_on_cpu(tmp_path / "after.py") == run_on_cpu(tmp_path / "before.py")
+    assert fewer < waiting / 4
+
+
 def test_half_losses_are_added_exactly(tmp_path: Path) -> None:
     """Trap 7: losses in half precision are summed with the digits that Python has."""
     script = SCRIPT.replace("loss = criterion(outputs, y)", "loss = criterion(outputs, y).half().float().bfloat16()")

@@ -71,15 +71,13 @@ class Scopes:
 
     def __init__(self, tree: Tree, known: Scopes | None = None) -> None:
         self._tree = tree
-        if known is not None:
-            self._scopes, self._around, self.module = known._scopes, known._around, known.module
-            return
-        self._scopes: dict[ast.AST, Scope] = {}
-        self._around: dict[ast.AST, Scope] = {}
-        self.module = Scope(tree.module, None)
-        self._scopes[tree.module] = self.module
-        self._collect(tree.module.body, self.module)
-        self._apply_outside()
+        self._scopes: dict[ast.AST, Scope] = known._scopes if known else {}
+        self._around: dict[ast.AST, Scope] = known._around if known else {}
+        self.module: Scope = known.module if known else Scope(tree.module, None)
+        if known is None:
+            self._scopes[tree.module] = self.module
+            self._collect(tree.module.body, self.module)
+            self._apply_outside()
 
     def _collect(self, nodes: list[ast.stmt] | list[ast.expr], scope: Scope) -> None:
         for node in nodes:

@@ -134,3 +134,20 @@ def test_files_of_the_programs_that_hold_a_word() -> None:
     modules = {"main.py": "import train, tools", "tools.py": "def save(): ...", "alone.py": "def save(): ..."}
     facts = facts_of("x = 1", modules=modules)
     assert [other.path for other in facts.program.holding("save")] == ["train.py", "tools.py"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        pytest.param({"main.py": "import data"}, (), id="none"),
+        pytest.param({"other.py": "import deepspeed"}, (), id="another program"),
+        pytest.param({"main.py": "import data\nimport deepspeed"}, ("DeepSpeed",), id="the script"),
+        pytest.param({"main.py": "import data\nimport engine", "engine.py": "import deepspeed"}, ("DeepSpeed",), id="a file beside it"),
+        pytest.param(
+            {"main.py": "import middle", "middle.py": "import data", "x.py": "import middle, ignite"}, ("Ignite",), id="one script"
+        ),
+    ],
+)
+def test_frameworks_of_the_programs(modules: dict[str, str], expected: tuple[str, ...]) -> None:
+    """A file trains under what any file of its programs imports."""
+    assert facts_of("def make(): ...", "data.py", modules).program.frameworks == expected

@@ -219,10 +219,38 @@ def test_no_grad_is_seen_as_block_and_as_decorator() -> None:
     assert seen == [True, True, False]
 
 
-def test_frameworks_are_named_as_people_know_them() -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from .lightning import x", ()),
+        ("from transformers import AutoModel", ()),
+        ("import transformers\ntransformers.AutoModel()", ()),
+        ("import mmcv", ()),
+        ("class Trainer: ...\nmodule.Trainer()", ()),
+        ("import pytorch_lightning as pl\nfrom accelerate import Accelerator", ("Lightning", "Accelerate")),
+        ("from lightning.pytorch import Trainer", ("Lightning",)),
+        ("from lightning.fabric import Fabric", ("Fabric",)),
+        ("from lightning import Fabric", ("Fabric",)),
+        ("from transformers import AutoModel, Trainer", ("Transformers' Trainer",)),
+        ("from transformers.trainer import Trainer", ("Transformers' Trainer",)),
+        ("import transformers\ntransformers.Seq2SeqTrainer()", ("Transformers' Trainer",)),
+        ("def train():\n    import deepspeed", ("DeepSpeed",)),
+        ("try:\n    from apex import amp\nexcept ImportError:\n    amp = None", ("Apex",)),
+        ("import horovod.torch as hvd", ("Horovod",)),
+        ("import torch_xla.core.xla_model as xm", ("PyTorch/XLA",)),
+        ("from mmcv.runner import EpochBasedRunner", ("MMCV",)),
+        ("from detectron2.engine import DefaultTrainer", ("Detectron2",)),
+        ("from ignite.engine import Engine\nfrom fastai.vision.all import *\nimport composer", ("Ignite", "fastai", "Composer")),
+    ],
+)
+def test_frameworks_are_named_as_people_know_them(text: str, expected: tuple[str, ...]) -> None:
     """An import tells who owns the training loop; a relative import of the same name does not."""
-    facts = facts_of("import pytorch_lightning as pl\nfrom accelerate import Accelerator\nfrom .lightning import x\n")
-    assert facts.regions.frameworks() == ("Lightning", "Accelerate")
+    assert facts_of(text).regions.frameworks() == expected
+
+
+def test_module_of_the_project_is_no_framework() -> None:
+    """A file of the user's own may be called like a package."""
+    assert facts_of("import composer\n", modules={"composer.py": "x = 1"}).regions.frameworks() == ()
 
 
 def test_loader_or_nothing_is_the_loader() -> None:

@@ -159,8 +159,8 @@ class Program:
 
     @cached_property
     def frameworks(self) -> tuple[str, ...]:
-        """The frameworks that this file or one of its scripts imports, by the names that people know."""
-        return tuple(dict.fromkeys(name for script in self.scripts for name in script.regions.frameworks()))
+        """The frameworks that some file of the programs imports, by the names that people know."""
+        return tuple(dict.fromkeys(name for facts in self.everywhere for name in facts.regions.frameworks()))
 
     @cached_property
     def forks(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.tree import FUNCTIONS
@@ -14,12 +16,14 @@ NO_GRAD = ("torch.no_grad", "torch.inference_mode")
 GRADIENT_SWITCHES = (*NO_GRAD, "torch.enable_grad")
 AUTOCAST = ("torch.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
 
-# Packages that run the training loop, or scale and step in the user's place.
+# Packages, and names in packages, that run the training loop, or scale and step in the user's place.
 _FRAMEWORKS = {
     "accelerate": "Accelerate",
     "deepspeed": "DeepSpeed",
     "pytorch_lightning": "Lightning",
     "lightning": "Lightning",
+    "lightning.fabric": "Fabric",
+    "lightning.Fabric": "Fabric",
     "lightning_fabric": "Fabric",
     "ignite": "Ignite",
     "fastai": "fastai",
@@ -29,6 +33,15 @@ _FRAMEWORKS = {
     "torch_xla": "PyTorch/XLA",
     "apex": "Apex",
     "catalyst": "Catalyst",
+    "transformers.Trainer": "Transformers' Trainer",
+    "transformers.Seq2SeqTrainer": "Transformers' Trainer",
+    "transformers.trainer": "Transformers' Trainer",
+    "transformers.trainer_seq2seq": "Transformers' Trainer",
+    "trl": "TRL",
+    "mmengine": "MMEngine",
+    "mmcv.runner": "MMCV",
+    "detectron2.engine": "Detectron2",
+    "skorch": "skorch",
 }
 
 
@@ -57,19 +70,27 @@ class Regions:
         return self._facts.names.qualified(called) in names
 
     def frameworks(self) -> tuple[str, ...]:
-        """The frameworks that this file imports, by the names that people know."""
+        """The frameworks that this file imports, by the names that people know; a module of the project is none."""
+        return self._frameworks
+
+    @cached_property
+    def _frameworks(self) -> tuple[str, ...]:
         found = []
-        for node in self._facts.tree.imports:
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            if isinstance(node, ast.ImportFrom) and node.level:
-                continue
-            for module in modules:
-                name = _FRAMEWORKS.get(module.partition(".")[0])
-                if module.startswith("transformers") and isinstance(node, ast.ImportFrom):
-                    name = "Transformers' Trainer" if any(alias.name in ("Trainer", "Seq2SeqTrainer") for alias in node.names) else None
-                if name:
-                    found.append(name)
+        for name in self._imported():
+            known = max((key for key in _FRAMEWORKS if name == key or name.startswith(f"{key}.")), key=len, default=None)
+            if known is not None and self._facts.project.module(name.partition(".")[0], self._facts.path) is None:
+                found.append(_FRAMEWORKS[known])
         return tuple(dict.fromkeys(found))
+
+    def _imported(self) -> Iterator[str]:
+        """The dotted names that the file imports, and those of trainers that it reads from an imported package."""
+        for node in self._facts.tree.imports:
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif not node.level:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        for trainer in ("Trainer", "Seq2SeqTrainer"):
+            yield from (self._facts.names.qualified(use) or "" for use in self._facts.tree.attributes.get(trainer, ()))
 
     def is_distributed(self) -> bool:
         """Whether the file already runs one process per device."""

@@ -59,6 +59,7 @@ def main():
         shuffle=True,
         num_workers=args.workers,
         pin_memory=device.type == "cuda",
+        persistent_workers=args.workers > 0,
     )
 
     model = Sorter().to(device)
@@ -87,7 +88,7 @@ def main():
                 loss = criterion(logits.flatten(0, 1), ordered.flatten())
             loss = loss / args.accumulate
             scaler.scale(loss).backward()
-            running += loss.item()
+            running = running + loss.detach().double()
 
             if (i + 1) % args.accumulate == 0:
                 scaler.unscale_(optimizer)
@@ -96,6 +97,7 @@ def main():
                 scaler.update()
                 optimizer.zero_grad()
             if (i + 1) % 32 == 0:
+                running = float(running)
                 print(f"epoch {epoch} batch {i + 1}: {running / 8!r}")
                 running = 0.0
 

@@ -163,9 +163,14 @@ def main():
         pin_memory=True,
         num_workers=4,
         sampler=sampler,
+        persistent_workers=True,
     )
     val_loader = DataLoader(
-        Shapes(128, seed=11), batch_size=args.batch_size, pin_memory=True, num_workers=4
+        Shapes(128, seed=11),
+        batch_size=args.batch_size,
+        pin_memory=True,
+        num_workers=4,
+        persistent_workers=True,
     )
 
     model = distribute(ConvNet().to(device))
@@ -204,8 +209,9 @@ def main():
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-            running_loss += loss.item() * images.size(0)
+            running_loss = running_loss + loss.detach().double() * images.size(0)
         running_loss = sum_over_processes(running_loss)
+        running_loss = float(running_loss)
         scheduler.step()
 
         train_loss = running_loss / len(train_set)

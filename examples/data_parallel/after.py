@@ -126,6 +126,7 @@ def main():
         batch_size=batch_share(args.batch_size),
         num_workers=math.ceil(args.workers / process_count()),
         pin_memory=True,
+        persistent_workers=args.workers > 0,
         sampler=sampler,
     )
     test_loader = DataLoader(
@@ -133,6 +134,7 @@ def main():
         batch_size=args.batch_size,
         num_workers=math.ceil(args.workers / process_count()),
         pin_memory=True,
+        persistent_workers=args.workers > 0,
     )
 
     model = Perceptron().to(device)
@@ -158,8 +160,9 @@ def main():
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-            train_loss += loss.item() * len(points)
+            train_loss = train_loss + loss.detach().double() * len(points)
         train_loss = sum_over_processes(train_loss)
+        train_loss = float(train_loss)
         if is_main_process():
             print("epoch", epoch, "train", repr(train_loss / len(train_set)))
 
@@ -169,7 +172,10 @@ def main():
             for points, heights in test_loader:
                 points = points.to(device, non_blocking=True)
                 heights = heights.to(device, non_blocking=True)
-                test_loss += criterion(model(points), heights).item() * len(points)
+                test_loss = test_loss + criterion(
+                    model(points), heights
+                ).detach().double() * len(points)
+            test_loss = float(test_loss)
         if is_main_process():
             print("epoch", epoch, "test", repr(test_loss / len(test_set)))
 

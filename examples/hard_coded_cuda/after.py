@@ -188,8 +188,9 @@ def main():
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-            total += loss.item()
+            total = total + loss.detach().double()
         total = mean_over_processes(total)
+        total = float(total)
         accuracy = validate(model, val_loader)
         if is_main_process():
             print("epoch %d" % epoch, repr(total / len(train_loader)), repr(accuracy))

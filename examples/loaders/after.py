@@ -62,8 +62,9 @@ def run_epoch(model, loader, criterion, device, optimizer=None):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            total += loss.item() * len(topics)
+            total = total + loss.detach().double() * len(topics)
             samples += len(topics)
+        total = float(total)
     return total / samples
 
 
@@ -82,6 +83,7 @@ def main():
         collate_fn=collate,
         num_workers=min(4 * torch.cuda.device_count(), os.cpu_count() or 1),
         pin_memory=True,
+        persistent_workers=torch.cuda.device_count() > 0,
     )
     test_loader = data.DataLoader(
         Sentences(96, seed=5),
@@ -89,6 +91,7 @@ def main():
         collate_fn=collate,
         pin_memory=True,
         num_workers=min(4 * torch.cuda.device_count(), os.cpu_count() or 1),
+        persistent_workers=torch.cuda.device_count() > 0,
     )
 
     model = BagOfWords().to(device)

@@ -63,7 +63,8 @@ def train(model, loader, optimizer, device, scaler):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        total += loss.item() * maps.size(0)
+        total = total + loss.detach().double() * maps.size(0)
+    total = float(total)
     return total / len(loader.dataset)
 
 
@@ -73,7 +74,8 @@ def test(model, loader, device):
     total = 0.0
     for maps in loader:
         maps = maps.to(device, non_blocking=True)
-        total += F.mse_loss(model(maps), maps, reduction="sum").item()
+        total = total + F.mse_loss(model(maps), maps, reduction="sum").detach().double()
+    total = float(total)
     return total / (len(loader.dataset) * 16 * 16)
 
 
@@ -88,7 +90,11 @@ def main():
     torch.manual_seed(0)
     use_cuda = torch.cuda.is_available()
     device = torch.device("cuda" if use_cuda else "cpu")
-    loader_args = {"num_workers": args.workers, "pin_memory": use_cuda}
+    loader_args = {
+        "num_workers": args.workers,
+        "persistent_workers": args.workers > 0,
+        "pin_memory": use_cuda,
+    }
     train_loader = DataLoader(
         Landscapes(192, seed=1),
         batch_size=args.batch_size,

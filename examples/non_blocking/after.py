@@ -38,6 +38,7 @@ def main():
     loader_args = {
         "batch_size": 32,
         "num_workers": args.workers,
+        "persistent_workers": args.workers > 0,
         "pin_memory": torch.cuda.is_available(),
     }
     train_loader = DataLoader(Measurements(256, seed=1), shuffle=True, **loader_args)
@@ -83,8 +84,12 @@ def main():
                 working = batch["working"].float()
                 inputs = torch.cat([batch["readings"] * working, working], dim=1)
                 outputs = model(inputs)
-                test_loss += loss_function(outputs, batch["target"]).item()
+                test_loss = (
+                    test_loss
+                    + loss_function(outputs, batch["target"]).detach().double()
+                )
                 worst = (outputs - batch["target"]).abs().max().to("cpu")
+            test_loss = float(test_loss)
         print(f"epoch {epoch}", repr(test_loss / len(test_loader)), repr(float(worst)))
 
 

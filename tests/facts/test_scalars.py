@@ -92,6 +92,7 @@ def test_sum_of_fractions_on_the_host_stays_there() -> None:
         ("outputs.sum(1)", False, True),
         ("(loss + outputs.mean()) / 2", True, False),
         ("outputs.argmax(1).eq(y).sum()", True, True),
+        ("(outputs > 0).sum().cpu()", False, True),
         ("outputs.view(-1)", False, False),
     ],
 )

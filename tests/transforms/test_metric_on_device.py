@@ -71,6 +71,8 @@ def test_docstring_examples() -> None:
         pytest.param("total = 0.0\nstep = 0", "step += 1\nif step % 9 == 0:\n    total += loss.item()", "return total", id="now and then"),
         pytest.param("total = 0.0", "total += y.cpu().numpy().sum()", "return total", id="summed by numpy"),
         pytest.param("total = 0.0", "total += x.size(0)", "return total", id="sizes"),
+        pytest.param("", "meter.update(loss.item(), x.size(0))", "", id="trap 11, a meter out of sight"),
+        pytest.param("", "if rank == 0:\n    print(loss.item())", "", id="trap 10, printed by one process"),
     ],
 )
 def test_left_alone(begin: str, step: str, end: str) -> None:
@@ -182,6 +184,9 @@ def test_sum_in_an_if_beside_an_unknown_device_is_held() -> None:
         pytest.param("total += loss.item() * x.size(0)", "total = total + loss.detach().double() * x.size(0)", id="times the batch"),
         pytest.param("total += len(x) * loss.item()", "total = total + len(x) * loss.detach().double()", id="the batch times"),
         pytest.param("total += -loss.item() + 1", "total = total + (-loss.detach().double() + 1)", id="arithmetic"),
+        pytest.param(
+            "loss = 8 * loss\ntotal += loss.item()", "loss = 8 * loss\ntotal = total + loss.detach().double()", id="trap 13, scaled first"
+        ),
         pytest.param("total += int(loss)", "total = total + loss.detach().long().double()", id="cut off"),
         pytest.param("total += (loss * 2).item()", "total = total + (loss * 2).detach().double()", id="computed on the device"),
         pytest.param(

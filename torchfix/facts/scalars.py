@@ -135,9 +135,13 @@ class Scalars:
     def is_wide(self, tensor: ast.expr) -> bool:
         """Whether the whole numbers in a tensor surely have 64 bits, as counts and indices do."""
         values = self._facts.values.of(tensor)
-        return bool(values) and all(
-            isinstance(value.node, ast.Call) and last_name(value.node.func) in _WIDE and not value.node.keywords for value in values or ()
-        )
+        return bool(values) and all(value.facts.scalars._is_wide_value(value.node) for value in values or ())
+
+    def _is_wide_value(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call) or node.keywords:
+            return False
+        source, name = receiver(node), last_name(node.func)
+        return name in _WIDE or (name in ("cpu", "detach") and source is not None and self.is_wide(source))
 
     def is_single(self, tensor: ast.expr) -> bool:
         """Whether a tensor surely has no dimension, rather than one of length 1."""

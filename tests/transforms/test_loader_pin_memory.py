@@ -212,6 +212,47 @@ def test_loop_in_another_file_counts() -> None:
     check_transformed(RULE, before, before.replace(f"{MNIST})", f"{MNIST}, pin_memory=True)"), modules={"engine.py": engine})
 
 
+def test_trainer_in_another_file_counts() -> None:
+    """A class over there keeps the loaders, of which one may be missing, and moves the entries of their batches."""
+    trainer = """
+        import torch
+        from tqdm import tqdm
+
+
+        class Trainer:
+            def __init__(self, train_loader, test_loader=None):
+                self.device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+                self.train_loader, self.test_loader = train_loader, test_loader
+
+            def train(self):
+                self.run(self.train_loader)
+
+            def test(self):
+                self.run(self.test_loader)
+
+            def run(self, loader):
+                for i, batch in tqdm(enumerate(loader)):
+                    batch = {key: value.to(self.device) for key, value in batch.items()}
+    """
+    main = f"from trainer import Trainer\n\ntrain = DataLoader({MNIST})\ntest = DataLoader({MNIST}) if given else None\n"
+    before = f"{HEAD}{main}trainer = Trainer(train, test)\ntrainer.train()\ntrainer.test()\n"
+    check_transformed(RULE, before, before.replace(f"{MNIST})", f"{MNIST}, pin_memory=True)"), modules={"trainer.py": trainer})
+
+
+def test_dictionary_of_other_settings_is_left_alone() -> None:
+    """What a dictionary gives is given; what it does not give is written into the call."""
+    changed(f"DataLoader({MNIST}, **dict(num_workers=2))", f"DataLoader({MNIST}, pin_memory=True, **dict(num_workers=2))")
+    check_noop(RULE, script(f"DataLoader({MNIST}, **dict(pin_memory=True))"))
+    check_held(RULE, script(f"DataLoader({MNIST}, **dict(pin_memory=False))"), "explicit")
+
+
+def test_workers_that_live_on_are_not_pinned_before_torch_1_9() -> None:
+    """Older releases fail as their second epoch begins."""
+    text = script(f"DataLoader({MNIST}, num_workers=2, persistent_workers=True)")
+    check_held(RULE, text, "pinned-restart", torch=(1, 8))
+    assert b"pin_memory=True" in run_transform(RULE, text, torch=(1, 9)).after
+
+
 def test_f33_dataset_that_returns_cuda_tensors() -> None:
     """A GPU touched in the constructor stops pinning too."""
     text = """

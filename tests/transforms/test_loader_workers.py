@@ -60,6 +60,7 @@ def changed(before: str, after: str, **arguments: object) -> tuple[Note, ...]:
         pytest.param(f"DataLoader({MNIST}, 32, True, None, None, 2)", id="workers by position"),
         pytest.param(f"DataLoader({MNIST}, num_workers=args.workers)", id="workers by a variable"),
         pytest.param(f"DataLoader({MNIST}, **options)", id="hidden arguments"),
+        pytest.param(f"DataLoader({MNIST}, **dict(num_workers=2))", id="workers by a dictionary"),
         pytest.param("DataLoader(*given)", id="hidden positions"),
         pytest.param("DataLoader(TensorDataset(torch.zeros(8)), batch_size=4)", id="tensors in memory"),
         pytest.param("DataLoader(TensorDataset(unknown), batch_size=4)", id="unknown tensors in memory"),
@@ -353,6 +354,13 @@ def test_literal_zero_is_replaced_by_keyword_and_by_position() -> None:
     changed(f"DataLoader({MNIST}, 8, True, None, None, 0)", f"DataLoader({MNIST}, 8, True, None, None, {COUNT.partition('=')[2]})")
 
 
+def test_dictionary_of_other_settings_is_left_alone() -> None:
+    """A count that no dictionary gives is written into the call."""
+    changed(f"DataLoader({MNIST}, **dict(batch_size=8))", f"DataLoader({MNIST}, {COUNT}, **dict(batch_size=8))")
+    text = guarded(looped(f"DataLoader({MNIST}, **dict(collate_fn=lambda b: b))"))
+    check_held(RULE, text, "not-picklable")
+
+
 def test_names_are_spelled_as_the_file_imports_them() -> None:
     """Aliases are used, and what is missing is imported."""
     body = 'if __name__ == "__main__":\n    for x in DataLoader(datasets.MNIST("x")):\n        print(x)\n'
@@ -550,10 +558,11 @@ def test_workers_give_the_same_samples_and_leave_the_same_random_state(method: s
 
 def test_default_count_works_on_the_pretend_gpu_and_is_zero_without_one(tmp_path: Path) -> None:
     """With a GPU batches come from workers, without one from the training process, and both print the same."""
+    state = "        print(zlib.crc32("
     text = (
         SCRIPT.replace("    multiprocessing.set_start_method(sys.argv[1])\n", "")
         .replace("int(sys.argv[2])", "1")
-        .replace("        print(zlib.crc32(torch.get_rng_state()", "        print(loader.num_workers > 0)\n        print(zlib.crc32(torch.get_rng_state()")
+        .replace(state, f"        print(loader.num_workers > 0)\n{state}")
     )
     script = tmp_path / "after.py"
     script.write_bytes(run_transform(RULE, text).after)

@@ -32,7 +32,8 @@ Safety:
     The same values; effect ``memory``: more of the device's memory stays reserved, which other processes miss, and a
     program that just fits may need another layout of it. Stays after an error, around an evaluation, and once an epoch.
     Held where a network leaves the device, where memory is measured or runs short, where processes share the device,
-    where a clock is read beside the call, and where an option or a function exists for this alone.
+    where a clock is read behind the call, where a condition may seldom hold, and where an option or a function exists
+    for this alone.
 
 Reference:
     https://github.com/huggingface/transformers/issues/31372,

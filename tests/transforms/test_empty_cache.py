@@ -98,6 +98,8 @@ def test_left_alone(text: str) -> None:
         pytest.param(f"{CALL}\nend = time.time()\n", "timed", id="clock behind"),
         pytest.param(f"if torch.cuda.is_available():\n    {CALL}\nend = time.perf_counter()\n", "timed", id="clock behind the condition"),
         pytest.param(f"{CALL}\ntorch.cuda.synchronize()\nstop.record()\n", "timed", id="event behind"),
+        pytest.param(f"if i in milestones:\n    {CALL}\n", "now-and-then", id="rare event"),
+        pytest.param(f"if loss > 9:\n    print(loss)\n    {CALL}\n", "now-and-then", id="event of a batch"),
         pytest.param(f"with torch.cuda.device(1):\n    {CALL}\n", "own-context", id="context of its own"),
         pytest.param(f"if config.clear_often:\n    {CALL}\n", "own-option", id="option of its own"),
         pytest.param(
@@ -170,11 +172,13 @@ def test_documented_example() -> None:
         ),
         pytest.param(f"if i % 10 == 0:\n    print(i)\n    {CALL}\n", "if i % 10 == 0:\n    print(i)\n", id="condition with other work"),
         pytest.param(
-            f"if i:\n    print(i)\nelse:\n    {CALL}\n", "if i:\n    print(i)\nelse:\n    pass\n", id="the only statement of an else clause"
+            f"if i % 2:\n    print(i)\nelse:\n    {CALL}\n",
+            "if i % 2:\n    print(i)\nelse:\n    pass\n",
+            id="the only statement of an else clause",
         ),
         pytest.param(
-            f"if i:\n    print(i)\nelif y:\n    {CALL}\n",
-            "if i:\n    print(i)\nelif y:\n    pass\n",
+            f"if i % 2:\n    print(i)\nelif i % 3:\n    {CALL}\n",
+            "if i % 2:\n    print(i)\nelif i % 3:\n    pass\n",
             id="the only statement of an elif clause",
         ),
         pytest.param(f"with torch.no_grad():\n    net(x)\n    {CALL}\n", "with torch.no_grad():\n    net(x)\n", id="in a context"),

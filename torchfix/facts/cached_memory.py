@@ -36,6 +36,7 @@ _ERROR = Obstacle("error-path", "a finally clause also runs after an error, when
 _LEAVES = Obstacle("network-leaves", "a network leaves the device beside it, and another may need its memory", "keep them on the device")
 _MEASURED = Obstacle("memory-measured", "the memory that torch keeps is measured beside it", "measure torch.cuda.memory_allocated()")
 _GUARD = Obstacle("memory-guard", "it runs only where memory is short", "leave it, or free the tensors before")
+_SELDOM = Obstacle("now-and-then", "a condition that may seldom hold decides when it runs", "leave it where it follows a rare event")
 _SHARED = Obstacle("shared-device", "several processes of the program may share the device", "give each process a device of its own")
 _TIMED = Obstacle("timed", "a clock is read behind it, and it waits for the device", "call torch.cuda.synchronize() in its place")
 _OPTION = Obstacle("own-option", "an option exists for this alone", "leave the option off, or remove it together with the call")
@@ -91,6 +92,10 @@ def who_needs_it(facts: Facts, statement: ast.stmt) -> Obstacle | None:
         return _GUARD
     if around is not None and any(_leaves_device(facts, node) for node in _nodes(around)):
         return _LEAVES
+    if around is not None and any(
+        _may_be_rare(facts, test, around) for test in _tests(facts, statement) if facts.tree.is_within(test, around)
+    ):
+        return _SELDOM
     if around is not None and any(isinstance(node, ast.Call) and _reads(facts, node, _MEASURES) for node in _nodes(around)):
         return _MEASURED
     following = next((item for item in block[index + 1 :] if not _only_clears(facts, item)), None)
@@ -123,6 +128,14 @@ def _tests(facts: Facts, statement: ast.stmt) -> Iterator[ast.expr]:
             return
         if isinstance(outer, ast.If):
             yield outer.test
+
+
+def _may_be_rare(facts: Facts, test: ast.expr, around: LoopNode | Function) -> bool:
+    """Whether a condition changes from one batch to the next, and does not come round by a remainder (``i % 10 == 0``)."""
+    if any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test)):
+        return False
+    names = (node for node in ast.walk(test) if isinstance(node, ast.Name))
+    return any(facts.tree.is_within(binding.node, around) for name in names for binding in facts.names.bindings(name))
 
 
 def _is_within_any(facts: Facts, node: ast.AST, block: list[ast.stmt]) -> bool:

@@ -149,3 +149,15 @@ def test_changes_in_other_files_are_found() -> None:
     found = changes(text, modules)
     assert "cfg.size" in found
     assert "cfg.lr" not in found
+
+
+@pytest.mark.parametrize("read", ["import settings\nSIZE = None", "from settings import size_of"])
+def test_variables_that_another_file_sets_in_a_module_are_found(read: str) -> None:
+    """Code for samples may read a module's variable from outside or inside; whoever sets it by the module's name changes it."""
+    sample = "settings.SIZE * i" if "import settings" in read else "size_of(i)"
+    text = f"{read}\nclass E(Dataset):\n    def __getitem__(self, i):\n        return {sample}\nloader = DataLoader(E())\n"
+    settings = "SIZE = 3\nLR = 4\ndef size_of(i):\n    return SIZE * i\n"
+    main = "import train\nimport settings\nsettings.SIZE = 4\nsettings.LR = 5\n"
+    found = changes(text, {"settings.py": settings, "main.py": main})
+    assert "settings.SIZE" in found
+    assert "settings.LR" not in found

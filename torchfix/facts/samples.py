@@ -244,6 +244,8 @@ class Reader:
     def _attribute(self, facts: Facts, node: ast.Attribute, within: Instance | None) -> None:
         own = isinstance(node.value, ast.Name) and facts.is_self(node.value)
         if isinstance(node.ctx, ast.Load):
+            if not own and facts.names.module_of(node.value) is not None and facts.names.definition(node) is None:
+                self.note(Trait.VARIABLE, facts, node)
             if own and within is not None:
                 self._attributes.setdefault((within.made.node, node.attr), (within, facts, node))
                 method = within.method(node.attr)

@@ -24,6 +24,7 @@ _MADE = (ast.Call, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.
 _HANDED_ON = ("collate_fn", "worker_init_fn", "num_workers", "timeout", "prefetch_factor", "multiprocessing_context")
 # Methods of objects of libraries that change them.
 _CHANGING = CHANGING_METHODS | frozenset("set_epoch set_transform set_format sort shuffle resize fill put reset seed step".split())
+_REBINDING = (Bound.ASSIGN, Bound.LOOP, Bound.AUGMENTED)
 _CHANGING_CALLS = ("builtins.setattr", "builtins.delattr", "random.shuffle", "numpy.random.shuffle", "numpy.copyto", "numpy.put")
 
 
@@ -43,9 +44,15 @@ class WorkerCopies:
                 self._collect(loader.facts, given, _DEPTH)
             if name != "dataset" and isinstance(given, ast.Attribute):
                 self._collect(loader.facts, given.value, _DEPTH)  # the object whose method it is
+        self._globals: dict[tuple[Facts, str], None] = {}  # variables of modules that code for samples reads, by their module
         for mark in loader.facts.datasets.behind(loader).marks:
             if mark.trait is Trait.VARIABLE and isinstance(mark.node, ast.Name):
                 self._collect_variable(mark.facts, mark.node)
+                self._globals[mark.facts, mark.node.id] = None
+            elif mark.trait is Trait.VARIABLE and isinstance(mark.node, ast.Attribute):
+                module = mark.facts.names.module_of(mark.node.value)
+                if module is not None:
+                    self._globals[module, mark.node.attr] = None
 
     def _collect_variable(self, facts: Facts, name: ast.Name) -> None:
         """A variable of a module that code for samples reads, all of it or one attribute."""
@@ -90,11 +97,17 @@ class WorkerCopies:
         """The places of its programs that may change what the workers were given, whenever they run."""
         for facts, variable, part in self._variables.values():
             yield from ((facts, node) for node in self._through(facts, variable, part))
+        for facts, name in self._globals:
+            yield from ((facts, binding.node) for binding in facts.names.module.bindings.get(name, ()) if binding.how in _REBINDING)
         for facts in self._files:
             for store in facts.tree.stores:
-                if self._is_loader_setting(facts, store) or any(self._is_kept(facts, *base) for base in _bases(store)):
+                if (
+                    self._is_loader_setting(facts, store)
+                    or self._is_global(facts, store)
+                    or any(self._is_kept(facts, *base) for base in _bases(store))
+                ):
                     yield facts, store
-            for name in self._changing_methods:
+            for name in sorted(self._changing_methods):
                 for call in facts.tree.calls.get(name, ()):
                     if isinstance(call.func, ast.Attribute) and any(self._is_kept(facts, *base) for base in _bases(call.func)):
                         if self._changes(facts, call.func):
@@ -124,8 +137,6 @@ class WorkerCopies:
                     yield parent
             elif isinstance(parent, ast.Call) and end in parent.args[:1] and facts.calls.meaning(parent) in _CHANGING_CALLS:
                 yield parent
-        if isinstance(variable, ast.Name):
-            yield from _rebindings(facts, variable)
 
     @property
     def _changing_methods(self) -> frozenset[str]:
@@ -171,6 +182,11 @@ class WorkerCopies:
         loaders = facts.loaders.of(expression.value)
         return self._loader in loaders if loaders is not None else facts.values.of(expression.value) is None
 
+    def _is_global(self, facts: Facts, store: ast.expr) -> bool:
+        """Whether a place sets a variable of another module: ``settings.SIZE = 3``."""
+        module = facts.names.module_of(store.value) if isinstance(store, ast.Attribute) else None
+        return module is not None and isinstance(store, ast.Attribute) and (module, store.attr) in self._globals
+
     def _is_loader_setting(self, facts: Facts, store: ast.expr) -> bool:
         if not (isinstance(store, ast.Attribute) and store.attr in _HANDED_ON):
             return False
@@ -206,16 +222,6 @@ def _root(node: ast.expr) -> ast.Name | None:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node if isinstance(node, ast.Name) else None
-
-
-def _rebindings(facts: Facts, name: ast.Name) -> Iterator[ast.AST]:
-    """The places that give a variable of the module another value than its first one, which code there would read."""
-    found = facts.names.lookup(name.id, name)
-    if found is None or found[0] is not facts.names.module or facts.tree.function(name) is None:
-        return
-    for binding in found[1]:
-        if binding.how in (Bound.ASSIGN, Bound.LOOP, Bound.AUGMENTED):
-            yield binding.node
 
 
 def _instances(facts: Facts, call: ast.Call) -> tuple[Instance, ...]:

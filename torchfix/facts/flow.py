@@ -61,6 +61,13 @@ class Flow:
                 reached.extend(own)
                 return bool(own)
             here = inside(statement)
+            if isinstance(statement, ast.Try):
+                if through(statement.finalbody):
+                    return True
+                ways = [through(block) for block in ([*statement.body, *statement.orelse], *(item.body for item in statement.handlers))]
+                if all(ways):
+                    return True
+                here = [b for b in here if b not in reached]  # what the body had done when it failed
             reached.extend(here)
             simple = not isinstance(statement, (*LOOPS, ast.Try, ast.Match))
             return simple and any(at[id(b)] is statement for b in here)

@@ -611,6 +611,13 @@ def test_trap_a_function_for_training_and_evaluation() -> None:
     held(EPOCH.replace("run_epoch(False)", "run_epoch(options.train)"), "train-and-eval")
 
 
+def test_f57_inference_mode_is_neither_written_nor_changed() -> None:
+    """F57: what is made under ``no_grad`` can still be used by training; what its author put under ``inference_mode`` stays."""
+    before = "net.eval()\nfor x, y in loader:\n    print(net(x).argmax(1))\n"
+    assert "inference_mode" not in run_transform(RULE, HEAD + before).after.decode()
+    noop("with torch.inference_mode():\n    " + before.replace("\n", "\n    ").rstrip(" "))
+
+
 def test_file_without_torch_itself_gets_the_import() -> None:
     """Where ``torch`` has no name in the file, its import is added."""
     before = "from torch import nn\n\nnet = nn.Linear(2, 2)\nnet.eval()\nfor x in batches:\n    print(net(x).argmax(1))\n"

@@ -389,6 +389,18 @@ def test_an_attribute_that_is_only_printed_is_detached() -> None:
     check_transformed(RULE, HEAD + dedent(before), HEAD + dedent(before.replace("+= loss", "+= loss.detach()")))
 
 
+@pytest.mark.parametrize("rules", [(RULE, "metric-on-device"), ("metric-on-device", RULE)], ids=" first, then ".join)
+def test_metrics_on_the_device_and_detached_losses_go_together(rules: tuple[str, str]) -> None:
+    """A sum of losses is ours, a sum of ``item()`` the other rule's; neither sees anything in what the other wrote."""
+    text = looped("total += loss\nseen += loss.item()", "print(total, seen)").replace("net = ", "seen = 0.0\nnet = ", 1)
+    text = text.replace("net(x)", "net(x.cuda())").replace("nn.Linear(2, 1)", "nn.Linear(2, 1).cuda()")
+    for rule in rules:
+        text = run_transform(rule, text).after.decode() or text
+    assert "total += loss.detach()\n" in text
+    for rule in rules:
+        check_noop(rule, text)
+
+
 SCRIPT = """
 import gc
 import torch

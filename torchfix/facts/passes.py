@@ -44,6 +44,7 @@ class Passes:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._lending: dict[Function, bool] = {}
+        self._layers: dict[Function, bool] = {}
 
     @cached_property
     def all(self) -> list[ast.Call]:
@@ -85,14 +86,31 @@ class Passes:
         return [call for call in calls if self.runs(call)]
 
     def runs_directly(self, call: ast.Call) -> bool:
-        """Whether a call runs a network: by calling it, or a method of its class that runs layers."""
+        """Whether a call runs a network: by calling it, or a method of its class that calls layers."""
         facts = self._facts
         if not facts.models.run_by(call):
             return self.is_evaluated_object(call.func)
         if facts.models.of(call.func):
             return True
         methods = list(called(facts, call))
-        return bool(methods) and all(there.autograd.used_by(method) is None for there, method in methods)
+        return bool(methods) and all(
+            there.passes.calls_layers(method) and there.autograd.used_by(method) is None for there, method in methods
+        )
+
+    def calls_layers(self, method: Function) -> bool:
+        """Whether a method of a network calls that network or layers with weights, itself or through other methods."""
+        if method not in self._layers:
+            self._layers[method] = method.name == "forward"  # a method that calls itself adds nothing new
+            calls = (node for statement in method.body for node in walk_here(statement) if isinstance(node, ast.Call))
+            self._layers[method] = self._layers[method] or any(map(self._calls_layer, calls))
+        return self._layers[method]
+
+    def _calls_layer(self, call: ast.Call) -> bool:
+        facts = self._facts
+        if isinstance(call.func, ast.Name) and facts.is_self(call.func):
+            return True
+        own = facts.own_method(call)
+        return self.calls_layers(own) if own is not None else bool(facts.models.of(call.func) and facts.models.run_by(call))
 
     def lends(self, function: Function) -> bool:
         """Whether a function runs a network whose output its callers may or may not send backward, as they please."""
@@ -123,7 +141,8 @@ class Passes:
         """Whether the file tests code, once and on small inputs."""
         imported = [alias.name for node in self._facts.tree.imports for alias in node.names]
         imported += [node.module or "" for node in self._facts.tree.imports if isinstance(node, ast.ImportFrom)]
-        return "tests" in self._facts.path.split("/") or any(name.partition(".")[0] in _TESTING for name in imported)
+        cases = any(last_name(base) == "TestCase" for owner in self._facts.tree.classes for base in owner.bases)
+        return cases or "tests" in self._facts.path.split("/") or any(name.partition(".")[0] in _TESTING for name in imported)
 
     def is_in_network(self, node: ast.AST) -> bool:
         """Whether a node stands in a method of a network."""

@@ -46,6 +46,8 @@ def drawn(step: str) -> str | None:
         pytest.param("store(total)", id="stores"),
         pytest.param("text = str(total)\nbar.set_description(text)\nlog(text)", id="shown and used elsewhere"),
         pytest.param("while total:\n    bar.set_postfix(a=total)", id="in another loop"),
+        pytest.param("if x > 3:\n    bar.set_postfix(a=total)", id="on some steps"),
+        pytest.param("if ready():\n    bar.set_postfix(a=total)", id="on steps that a function picks"),
     ],
 )
 def test_what_is_for_more_than_display(step: str) -> None:
@@ -63,6 +65,7 @@ def test_what_is_for_more_than_display(step: str) -> None:
         "sys.stdout.write('\\r%.3f' % total)",
         "draw(total)",
         "text = str(total)\nbar.set_description(text)",
+        "if rank == 0: bar.set_postfix(a=total)",
         "bar.set_description('x')\nbar.set_postfix(a=total)",
     ],
 )
@@ -86,6 +89,7 @@ def test_displays(step: str) -> None:
         ),
         pytest.param("for i, x in enumerate(unknown):", "pass", None, id="no known length"),
         pytest.param("for i, x in enumerate(loader):", "if x: break", None, id="left early"),
+        pytest.param("for i, x in enumerate(loader):", "if x: continue", None, id="steps left early"),
         pytest.param("for i, x in enumerate(loader, n):", "pass", None, id="from somewhere"),
         pytest.param("while loader:", "pass", None, id="while"),
     ],

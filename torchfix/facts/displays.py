@@ -78,7 +78,22 @@ class Displays:
         while run and not self._draws(run[0]) and self._is_used_beside(run[0], run, loop):
             del run[0]
         known = statement in run and not any(self._is_used_beside(item, run, loop) for item in run if not self._draws(item))
-        return Display(run[0], run[-1], loop) if known and self._facts.tree.nearest(statement, LOOPS) is loop else None
+        return Display(run[0], run[-1], loop) if known and self._is_on_each_step(statement, loop) else None
+
+    def _is_on_each_step(self, statement: ast.stmt, loop: LoopNode) -> bool:
+        """Whether a statement runs on all steps of a loop or on none, so that it does on the last if it does at all."""
+        tree = self._facts.tree
+        for outer in tree.ancestors(statement):
+            if outer is loop:
+                return True
+            if isinstance(outer, ast.If):
+                names = [node for node in ast.walk(outer.test) if isinstance(node, ast.Name)]
+                changing = any(tree.is_within(item.node, loop) for name in names for item in self._facts.names.bindings(name))
+                if changing or any(isinstance(node, ast.Call) for node in ast.walk(outer.test)):
+                    return False
+            elif not isinstance(outer, (ast.With, ast.AsyncWith)):
+                return False
+        return False
 
     def _belongs(self, statement: ast.stmt) -> bool:
         return self._draws(statement) or self._only_computes(statement)
@@ -205,10 +220,10 @@ class Displays:
         return None
 
     def _leaves(self, node: ast.AST, loop: LoopNode) -> bool:
-        """Whether a statement may end a loop before its last step."""
+        """Whether a statement may end a loop before its last step, or that step before its end."""
         if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom)):
             return True
-        if not isinstance(node, ast.Break) or self._facts.tree.nearest(node, LOOPS) is not loop:
+        if not isinstance(node, (ast.Break, ast.Continue)) or self._facts.tree.nearest(node, LOOPS) is not loop:
             return False
         counter = self._facts.cadence.counter(loop)
         return self._facts.tree.parent(node) is not (self._limit(loop, counter) if isinstance(loop, ast.For) else None)

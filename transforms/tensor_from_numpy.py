@@ -211,7 +211,8 @@ def _of_draws(facts: Facts, call: ast.Call, data: ast.expr, made: Constructor) -
 def _changed(facts: Facts, call: ast.Call, *asked: Held) -> Held | None:
     """The first of these reasons that the program gives by a call anywhere, or by a block around this one."""
     for held in asked:
-        called = any(name in item.tree.calls for item in facts.program.everywhere for name in _CALLS[held])
+        files = facts.program.everywhere
+        called = any(name in item.source.text and name in item.tree.calls for item in files for name in _CALLS[held])
         if called or (held is _DEVICE and facts.regions.under(call, ("torch.device",))):
             return held
     return None

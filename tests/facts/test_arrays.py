@@ -73,6 +73,7 @@ def test_what_may_be_something_else(text: str) -> None:
         pytest.param("use(np.stack([a, a]))", Array(True, True, "float32"), id="a stack keeps the dtype"),
         pytest.param("use(np.concatenate(parts))", Array(True, True), id="joined"),
         pytest.param("use(a + 1)", Array(True, True), id="arithmetic"),
+        pytest.param("use(np.linalg.pinv(x))", Array(True, True), id="an inverse"),
         pytest.param("use(np.exp(a))", Array(True, True), id="elementwise"),
         pytest.param("use(np.logical_or(a, a))", Array(True, True, "bool"), id="truths"),
         pytest.param("use(a.astype(np.float64))", Array(True, True, "float64"), id="cast"),

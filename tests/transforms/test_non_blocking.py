@@ -325,3 +325,18 @@ def test_rewritten_program_trains_bit_for_bit(tmp_path: Path) -> None:
     assert copies["h2d_non_blocking"] == 12
     assert copies["d2h_non_blocking"] == 0
     assert run_on_cpu(after) == run_on_cpu(before)
+
+
+def test_a_program_for_several_devices_waits_no_longer_on_cuda(tmp_path: Path) -> None:
+    """The flag that asks the device is on where that is CUDA, and the losses are the same."""
+    script = SCRIPT.replace('torch.device("cuda" if', 'torch.device("mps" if torch.backends.mps.is_available() else "cuda" if')
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(script)
+    result = run_transform(RULE, script)
+    assert b'x.to(device, non_blocking=device.type == "cuda")' in result.after
+    after.write_bytes(result.after)
+    old, _ = run_on_fake_gpu(before)
+    new, copies = run_on_fake_gpu(after)
+    assert new == old
+    assert copies["h2d_non_blocking"] == 12
+    assert run_on_cpu(after) == run_on_cpu(before)

@@ -55,8 +55,9 @@ Safety:
     the device surfaces at the next place that waits. Effect ``numerics`` where each number is divided before it is added,
     which the device does by a reciprocal. Effect ``sync`` where a progress display shows the sum on every step: it is then
     drawn on every tenth step and on the last. Effect ``memory`` where a list grows through several runs of the loop. Held
-    where the loop decides by the number, prints it or hands it on at every step, where it may be seen before the code
-    behind the loop has run, and where it is not surely that of a tensor.
+    where the loop decides by the sum, prints it or hands it on at every step, where it may be seen before the code behind
+    the loop has run, where it is not surely that of a tensor, and where the loop reads the same tensor on every step anyway:
+    sync-in-loop makes one read of the two.
 
 Reference:
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html ("Avoid unnecessary CPU-GPU synchronization")
@@ -83,7 +84,7 @@ _COLLECTED = "the host waits for the device on every step to collect a number th
 
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
-    reasons = {item: facts.deferral.of_sum(item) for item in facts.accumulators.all}
+    reasons = {item: facts.gains.of_sum(item) for item in facts.accumulators.all}
     for accumulator, obstacle in reasons.items():
         statement: ast.stmt = next(addition.statement for addition in accumulator.additions if addition.reads)
         if obstacle is not None:
@@ -96,7 +97,7 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         yield Finding(statement, _ADDED, tuple(edits), _effects(facts, accumulator), because, tuple(_notes(facts, accumulator)))
     for found in facts.gatherings.all:
         statement = next(entry.statement for entry in found.entries if entry.reads)
-        obstacle = facts.deferral.of_list(found)
+        obstacle = facts.gains.of_list(found)
         if obstacle is not None:
             yield Finding(statement, _COLLECTED, held=_held(obstacle))
             continue
@@ -234,7 +235,7 @@ def _effects(facts: Facts, accumulator: Accumulator) -> frozenset[Effect]:
 
 
 def _because(facts: Facts, accumulator: Accumulator, listed: bool) -> str:
-    others = facts.deferral.still_waiting(accumulator.loop)
+    others = facts.gains.still_waiting(accumulator.loop)
     also = f"; line {others[0].lineno} makes the host wait on every step all the same" if others else ""
     same = "read at once, the numbers are added in the same order" if listed else "the sum on the device has the digits of a Python number"
     return f"{same}; an error surfaces at the next place that waits{also}"

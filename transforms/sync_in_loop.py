@@ -131,7 +131,7 @@ def _repeated(facts: Facts) -> dict[ast.stmt, list[Finding]]:
             if "\n" in words:
                 found[statement].append(Finding(_place(statement, [reading]), message, held=_SPREAD))
                 continue
-            edits = (*_read_once(facts, repetition, variable, words), Replace(reading.node, variable))
+            edits = (*_read_once(facts, repetition, variable, words), _named(facts, reading, variable, words))
             because = f"line {repetition.first.node.lineno} reads it in the same iteration, and nothing changes it in between"
             found[statement].append(Finding(_place(statement, [reading]), message, edits, because=because))
     return found
@@ -141,8 +141,19 @@ def _read_once(facts: Facts, repetition: Repetition, variable: str, words: str) 
     """What gives the first reading a name, where it has none."""
     if repetition.variable is not None:
         return ()
-    first = repetition.first.node
-    return (InsertBefore(facts.tree.statement(first), f"{variable} = {words}"), Replace(first, variable))
+    first = repetition.first
+    return (InsertBefore(facts.tree.statement(first.node), f"{variable} = {words}"), _named(facts, first, variable, words))
+
+
+def _named(facts: Facts, reading: Reading, variable: str, words: str) -> Replace:
+    """A variable in the place of a reading; in an f-string the whole string is written anew, where that is all that changes in it."""
+    strings = [outer for outer in facts.tree.ancestors(reading.node) if isinstance(outer, ast.JoinedStr)]
+    if not strings:
+        return Replace(reading.node, variable)
+    code = facts.source.segment(strings[-1]).replace(words, variable)
+    meant = ast.dump(strings[-1]).replace(ast.dump(reading.node), ast.dump(ast.Name(variable, ast.Load())))
+    is_meant = ast.dump(ast.parse(f"({code})", mode="eval").body) == meant
+    return Replace(strings[-1], code) if is_meant else Replace(reading.node, variable)
 
 
 def _name(facts: Facts, reading: Reading, meant: dict[str, str]) -> str:

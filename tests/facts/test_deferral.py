@@ -105,12 +105,6 @@ def test_lists(begin: str, step: str, expected: str | None) -> None:
     assert (obstacle.code if obstacle is not None else None) == expected
 
 
-def test_what_keeps_making_the_host_wait() -> None:
-    """Readings other than those of the sums themselves stay."""
-    here = facts("total = 0.0", "total += loss.item()\nprint(outputs.sum().item())")
-    assert [item.lineno for item in here.deferral.still_waiting(here.tree.loops[0])] == [19]
-
-
 def test_numbers_that_are_gathered_elsewhere() -> None:
     """Attributes and entries can be read by code that is not seen, and what begins anew on each step is needed there."""
     here = facts("total = {}", "self.total += loss.item()\ntotal['a'].append(loss.item())\ntotal['b'] += 1\nk = 0.0\nk += loss.item()")

@@ -41,7 +41,7 @@ def read(lines: str) -> Facts:
         pytest.param("print(loss.item())", 0, None, id="once"),
         pytest.param("print(loss.item())\nloss = loss * 2\nprint(loss.item())", 0, None, id="changed in between"),
         pytest.param("print(output.tolist())\nprint(output.tolist())", 0, None, id="lists, which could be changed"),
-        pytest.param("kept.append(loss.item())\nkept.append(loss.item())", 0, None, id="only gathered"),
+        pytest.param("sums = []\nsums.append(loss.item())\nkept.append(loss.item())", 1, None, id="gathered where others see it"),
         pytest.param("print(loss.item())\nprint(loss.item())\nmeter.update(loss.item())", 2, None, id="three times"),
         pytest.param("value = loss.item()\nprint(loss.item())", 1, "value", id="a variable holds it"),
         pytest.param("value = loss.item()\nvalue = 2\nprint(loss.item())", 1, None, id="a variable held it"),

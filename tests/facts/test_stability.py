@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from textwrap import indent
 
 import pytest
 
@@ -123,6 +124,51 @@ def test_what_is_given_away_later(made: str, same: bool) -> None:
     span = facts.stability.span(first, last)
     assert span is not None
     assert facts.stability.keeps(last.value, span) is same
+
+
+@pytest.mark.parametrize(("log", "same"), [("{}", True), ("dict(a=1)", True), ("helper.log", False)])
+def test_what_is_given_away_while_an_entry_is_stored(log: str, same: bool) -> None:
+    """An entry of a dictionary is no part of a tensor; who knows what one of an unknown object is."""
+    assert keeps("torch.sum(output == y).item()", f"log = {log}\nlog['a'] = 1", made="helper(output)") is same
+
+
+def test_numbers_are_no_views_of_a_tensor() -> None:
+    """Python's own ``float(loss)`` makes a number, ``loss.float()`` may hand out the tensor itself."""
+    assert keeps("loss.item()", "helper(float(loss))")
+    assert not keeps("loss.item()", "helper(loss.float())")
+
+
+def spanned(body: str) -> bool:
+    """Whether ``b`` is called whenever ``a`` is."""
+    facts = facts_of(f"def f(x):\n    for i in x:\n{indent(body, '        ')}\n")
+    one, other = (facts.tree.statement(facts.tree.calls[name][0]) for name in "ab")
+    return facts.stability.beside(one, other) is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("a()\nb()", True),
+        ("b()\na()", True),
+        ("if x:\n    a()\nb()", True),
+        ("a()\nwith x:\n    b()", True),
+        ("a()\nif x:\n    b()", False),
+        ("if x:\n    a()\nelse:\n    b()", False),
+        ("a()\nif x:\n    continue\nb()", False),
+        ("b()\nif x:\n    continue\na()", True),
+    ],
+)
+def test_statements_that_run_whenever_another_does(body: str, expected: bool) -> None:
+    """A statement in a block around another runs with it, unless something leaves the block in between."""
+    assert spanned(body) is expected
+
+
+def test_expressions_of_the_same_words() -> None:
+    """Two expressions are alike where their variables are the same too."""
+    facts = facts_of("x = 1\ny = x + 1\nz = x + 1\ndef f(x):\n    y = x + 1\n")
+    one, other, inner = (node for node in ast.walk(facts.source.tree) if isinstance(node, ast.BinOp))
+    assert facts.stability.is_alike(one, other)
+    assert not facts.stability.is_alike(one, inner)
 
 
 def test_a_place_that_runs_alone_is_no_later_place() -> None:

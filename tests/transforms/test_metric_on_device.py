@@ -400,6 +400,51 @@ def test_display_is_drawn_on_each_step_where_nothing_is_gained() -> None:
     check_held(RULE, training("total = 0.0\nbar = tqdm()", step, "return total", header=COUNTED), "still-waiting")
 
 
+@pytest.mark.parametrize(
+    "also",
+    [
+        pytest.param("writer.add_scalar('loss', loss.item())", id="logged"),
+        pytest.param("print(f'{loss.item():.3f}')", id="printed"),
+        pytest.param("print(loss)", id="printed as a tensor"),
+        pytest.param("with record():\n    writer.add_scalar('loss', loss.item())", id="in a with statement"),
+        pytest.param("history['loss'].append(loss.item())", id="kept out of reach"),
+        pytest.param("other.append(loss.item())\nprint(other)", id="in a list that is printed"),
+    ],
+)
+@pytest.mark.parametrize("adds", ["total += loss.item()", "total += loss.item() * x.size(0)", "total += float(loss)"])
+def test_sum_of_what_is_read_on_each_step_anyway_is_held(also: str, adds: str) -> None:
+    """Added up on the device, its number would make the host wait all the same."""
+    before, behind = f"{also}\n{adds}", f"{adds}\n{also}"
+    for step in (before, behind):
+        check_held(RULE, training("total, other = 0.0, []", step, "return total"), "read-anyway")
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        pytest.param("if i % 9 == 0:\n    print(loss.item())", id="now and then"),
+        pytest.param("if verbose:\n    print(loss.item())", id="where the user asks for it"),
+        pytest.param("if loss.isnan():\n    continue\nprint(loss.item())", id="not on steps that end early"),
+        pytest.param("loss = loss / 2\nprint(loss.item())", id="another loss"),
+        pytest.param("print(outputs.sum().item())", id="something else"),
+        pytest.param("unused = loss.item()", id="for nothing"),
+        pytest.param("value = loss.item()\nif i % 9 == 0:\n    print(value)", id="too early"),
+    ],
+)
+def test_sum_of_what_is_read_elsewhere_is_added_up(also: str) -> None:
+    """A reading that need not be made on each step, or is of something else, is no reason to read on each step."""
+    text = training("total = 0.0", f"total += loss.item()\n{also}", "return total", header=COUNTED)
+    assert "total = total + loss.detach().double()" in run_transform(RULE, text).after.decode()
+
+
+def test_sum_beside_another_that_is_read_anyway() -> None:
+    """What one sum cannot gain another one can."""
+    step = "total += loss.item()\nhits += (outputs > 0).sum().item()\nprint(loss.item())"
+    text = training("total, hits = 0.0, 0", step, "return total, hits")
+    (held, fixed) = run_transform(RULE, text).notes
+    assert (held.outcome, fixed.outcome) == ("held", "fixed")
+
+
 def test_what_a_display_computes_may_be_used_behind_the_loop() -> None:
     """The last step is drawn, so that what was computed for it is right behind the loop."""
     shown = "mean = total / (i + 1)\nbar.set_postfix(a=mean)"

@@ -57,6 +57,7 @@ def program(lines: str, head: str = HEAD) -> str:
         pytest.param("total += loss.item()", id="sum, for metric-on-device"),
         pytest.param("losses.append(loss.item())", id="list, for metric-on-device"),
         pytest.param("total += loss.item()\nlosses.append(loss.item())", id="sum and list, for metric-on-device"),
+        pytest.param("total += loss.item()\nif step % 9 == 0:\n    print(loss.item())", id="sum, and a print now and then"),
         pytest.param("seen.append(output.detach().cpu().numpy())", id="predictions are collected on the host"),
         pytest.param("guess = output.cpu().numpy()\nseen = np.append(seen, guess)", id="predictions are collected in an array"),
         pytest.param("environment.step(output.argmax().item())", id="the environment needs the action"),
@@ -137,6 +138,11 @@ def test_reads_that_may_differ_are_not_merged(lines: str) -> None:
             "loss_value = loss.item()\ntotal += loss_value\nwriter.add_scalar('loss', loss_value, step)\nbar.set_postfix(loss=loss_value)",
             id="F49 three statements, one of them a sum",
         ),
+        pytest.param(
+            "meter.total += loss.item()\nmeter.all.append(loss.item())",
+            "loss_value = loss.item()\nmeter.total += loss_value\nmeter.all.append(loss_value)",
+            id="gathered twice, out of reach of metric-on-device",
+        ),
         pytest.param("print(loss.item(), loss.item())", "loss_value = loss.item()\nprint(loss_value, loss_value)", id="one statement"),
         pytest.param("value = loss.item()\nprint(loss.item())", "value = loss.item()\nprint(value)", id="read into a variable"),
         pytest.param(
@@ -175,9 +181,31 @@ def test_a_name_that_is_taken_is_not_used() -> None:
     check_transformed(RULE, program(before), program(after))
 
 
-def test_a_repetition_inside_an_f_string_is_held() -> None:
-    """Code inside an f-string is not rewritten."""
-    check_held(RULE, program("print(loss.item())\nprint(f'{loss.item()}')"), "inside-f-string")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("print(f'{loss.item():.3f} of {step}')", "print(f'{loss_value:.3f} of {step}')", id="with a format"),
+        pytest.param("print(f'{loss.item()} {loss.item()}')", "print(f'{loss_value} {loss_value}')", id="twice"),
+        pytest.param("print('step' f'{loss.item()}')", "print('step' f'{loss_value}')", id="behind another string"),
+    ],
+)
+def test_a_repetition_inside_an_f_string(before: str, after: str) -> None:
+    """The string is written anew, with the variable in it."""
+    check_transformed(
+        RULE, program(f"meter.update(loss.item())\n{before}"), program(f"loss_value = loss.item()\nmeter.update(loss_value)\n{after}")
+    )
+
+
+def test_a_first_reading_inside_an_f_string() -> None:
+    """It gets its name in front of the statement."""
+    before, after = "print(f'{loss.item():.3f}')\nmeter.update(loss.item())", "print(f'{loss_value:.3f}')\nmeter.update(loss_value)"
+    check_transformed(RULE, program(before), program(f"loss_value = loss.item()\n{after}"))
+
+
+@pytest.mark.parametrize("text", ["f'{loss.item()=}'", "f'loss.item() {loss.item()}'"])
+def test_a_repetition_inside_an_f_string_that_shows_its_own_code_is_held(text: str) -> None:
+    """The string would show other words."""
+    check_held(RULE, program(f"meter.update(loss.item())\nprint({text})"), "inside-f-string")
 
 
 def test_an_expression_over_several_lines_is_held() -> None:

@@ -29,6 +29,7 @@ from torchfix.facts.effects import Effects
 from torchfix.facts.evaluations import Evaluations
 from torchfix.facts.flow import Flow
 from torchfix.facts.forwards import Forwards
+from torchfix.facts.gains import Gains
 from torchfix.facts.gathered import Gatherings
 from torchfix.facts.gradient_needs import GradientNeeds
 from torchfix.facts.gradients import Gradients
@@ -153,6 +154,11 @@ class Facts:
     def deferral(self) -> Deferral:
         """Which of these numbers can be read later."""
         return Deferral(self)
+
+    @cached_property
+    def gains(self) -> Gains:
+        """What reading these numbers later gains."""
+        return Gains(self)
 
     @cached_property
     def displays(self) -> Displays:

@@ -76,7 +76,6 @@ class Deferral:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._sums: dict[Accumulator, Obstacle | None] = {}
-        self._waiting: dict[LoopNode, list[ast.expr]] = {}
 
     def elsewhere(self) -> Iterator[tuple[ast.stmt, Obstacle]]:
         """The statements that gather numbers on each step in any other way, and why they must go on doing so.
@@ -103,27 +102,14 @@ class Deferral:
     # Sums -----------------------------------------------------------------------------------------------------
 
     def of_sum(self, accumulator: Accumulator) -> Obstacle | None:
-        """Why a running number must go on being read on every step; None where it can be added up on the device.
-
-        What costs the user something (a display that is drawn less often, a list) must gain something.
-        """
-        obstacle = self._of_sum(accumulator)
-        if obstacle is not None or not (self.displays(accumulator) or self.is_listed(accumulator)):
-            return obstacle
-        waiting = self.still_waiting(accumulator.loop)
-        if not waiting:
-            return None
-        words = f"line {waiting[0].lineno} makes the host wait on every step all the same, so that nothing would be gained"
-        return Obstacle("still-waiting", words, f"let line {waiting[0].lineno} run every so many steps")
+        """Why a running number must go on being read on every step; None where it can be added up on the device."""
+        if accumulator not in self._sums:
+            self._sums[accumulator] = self._judge_sum(accumulator)
+        return self._sums[accumulator]
 
     def is_listed(self, accumulator: Accumulator) -> bool:
         """Whether a running number is to be collected in a list, since the device may not have the digits to add it up."""
         return self.number(accumulator) is not Number.WHOLE and not self.has_float64(accumulator.loop)
-
-    def _of_sum(self, accumulator: Accumulator) -> Obstacle | None:
-        if accumulator not in self._sums:
-            self._sums[accumulator] = self._judge_sum(accumulator)
-        return self._sums[accumulator]
 
     def _judge_sum(self, accumulator: Accumulator) -> Obstacle | None:
         obstacle = self._of_variable(accumulator.name)
@@ -205,21 +191,6 @@ class Deferral:
         alone = len(accumulator.additions) == 1 and not accumulator.used and not accumulator.resets and accumulator.is_used_outside
         addition = accumulator.additions[0]
         return alone and isinstance(addition.statement, ast.AugAssign) and addition.is_bare
-
-    def still_waiting(self, loop: LoopNode) -> list[ast.expr]:
-        """What makes the host wait on every step of a loop even when all its running numbers and lists that can are read later."""
-        if loop not in self._waiting:
-            self._waiting[loop] = list(self._still_waiting(loop))
-        return self._waiting[loop]
-
-    def _still_waiting(self, loop: LoopNode) -> Iterator[ast.expr]:
-        sums = [item for item in self._facts.accumulators.all if item.loop is loop and self._of_sum(item) is None]
-        lists = [item for item in self._facts.gatherings.all if item.loop is loop and self.of_list(item) is None]
-        gone = [addition.statement for item in sums for addition in item.additions]
-        gone += [entry.statement for item in lists for entry in item.entries]
-        gone += [statement for item in sums for display in self.displays(item) for statement in (display.first, display.last)]
-        readings = (reading.node for reading in self._facts.readings.all if reading.iteration.loop is loop)
-        yield from (node for node in readings if not any(self._facts.tree.is_within(node, statement) for statement in gone))
 
     def number(self, accumulator: Accumulator) -> Number | None:
         """The kind of Python number that the variable is behind the loop; a float where it may be either and only ever divides."""

@@ -60,22 +60,28 @@ class Savings:
 
     @cached_property
     def repetitions(self) -> tuple[Repetition, ...]:
-        """The numbers that an iteration reads several times though they are the same, in text order."""
+        """The numbers that an iteration reads several times though they are the same, in text order.
+
+        What is to be read behind the loop is none of them.
+        """
         alike: dict[tuple[object, ...], list[Reading]] = defaultdict(list)
         for reading in self._facts.readings.all:
-            if reading.way is Way.NUMBER and isinstance(reading.node, ast.Call) and last_name(reading.node.func) != "tolist":
+            if self._gives_number(reading) and not self._facts.gains.leaves(reading):
                 alike[ast.dump(reading.node), reading.iteration.loop, self._facts.tree.function(reading.node)].append(reading)
         found: list[Repetition] = []
         for readings in alike.values():
             while len(readings) > 1:
                 first, *later = readings
-                again = tuple(reading for reading in later if self._is_same(first, reading)) if self._comes_first(first) else ()
-                if again and not all(map(self._facts.readings.is_gathered, (first, *again))):
+                again = tuple(reading for reading in later if self._is_same(first, reading)) if self.comes_first(first) else ()
+                if again:
                     found.append(Repetition(first, again, self._variable(first, again)))
                 readings = [reading for reading in later if reading not in again]
         return tuple(sorted(found, key=lambda item: (item.first.node.lineno, item.first.node.col_offset)))
 
-    def _comes_first(self, reading: Reading) -> bool:
+    def _gives_number(self, reading: Reading) -> bool:
+        return reading.way is Way.NUMBER and isinstance(reading.node, ast.Call) and last_name(reading.node.func) != "tolist"
+
+    def comes_first(self, reading: Reading) -> bool:
         """Whether a reading is made whenever its statement runs, once, so that it may be made in front of the statement."""
         tree = self._facts.tree
         node: ast.AST = reading.node
@@ -97,8 +103,7 @@ class Savings:
         facts, tree = self._facts, self._facts.tree
         if any(isinstance(outer, ast.Lambda) for outer in tree.ancestors(later.node)):
             return False
-        pairs = zip(ast.walk(first.node), ast.walk(later.node))
-        if not all(facts.names.same(one, other) for one, other in pairs if isinstance(one, ast.Name) and isinstance(other, ast.Name)):
+        if not facts.stability.is_alike(first.node, later.node):
             return False
         span = facts.stability.span(tree.statement(first.node), tree.statement(later.node))
         return span is not None and facts.stability.keeps(first.node, span)
@@ -124,14 +129,21 @@ class Savings:
         readings = (reading for item in self.repetitions for reading in (item.first, *item.again))
         return any(self._facts.tree.is_within(reading.node, statement) for reading in readings)
 
+    def is_needless(self, reading: Reading) -> bool:
+        """Whether an iteration can do without a reading, since nobody uses it, or only few iterations do."""
+        return self._is_unused(reading) or self._later_place(reading) is not None
+
     # Too early ------------------------------------------------------------------------------------------------
 
     def later_place(self, reading: Reading) -> tuple[ast.Assign, ast.stmt] | None:
         """The assignment of a reading that only some iterations use, and the statement under their guard that it may stand before."""
+        return None if self._is_repeated(self._facts.tree.statement(reading.node)) else self._later_place(reading)
+
+    def _later_place(self, reading: Reading) -> tuple[ast.Assign, ast.stmt] | None:
         facts, tree = self._facts, self._facts.tree
         statement = tree.statement(reading.node)
         target = self._only_variable(statement)
-        if target is None or not isinstance(statement, ast.Assign) or self._is_repeated(statement) or facts.readings.is_timed(reading):
+        if target is None or not isinstance(statement, ast.Assign) or facts.readings.is_timed(reading):
             return None
         uses = [use for use in facts.names.uses(target) if use is not target]
         _, block, index = tree.place(statement)
@@ -161,9 +173,12 @@ class Savings:
 
     def is_unused(self, reading: Reading) -> bool:
         """Whether the statement of a reading has no effect but to read what nobody uses, while no clock is read that it may be for."""
+        return self._is_unused(reading) and not self._is_repeated(self._facts.tree.statement(reading.node))
+
+    def _is_unused(self, reading: Reading) -> bool:
         facts, tree = self._facts, self._facts.tree
         statement = tree.statement(reading.node)
-        if reading.way not in (Way.NUMBER, Way.COPY) or facts.readings.is_timed(reading) or self._is_repeated(statement):
+        if reading.way not in (Way.NUMBER, Way.COPY) or facts.readings.is_timed(reading):
             return False
         if isinstance(statement, ast.Expr):
             return statement.value is reading.node and facts.purity.is_pure(reading.node)

@@ -10,7 +10,7 @@ from torchfix.facts.callees import called, method_of
 from torchfix.facts.calls import receiver
 from torchfix.facts.effects import Effect
 from torchfix.facts.scopes import Bound, Scope
-from torchfix.facts.tree import FUNCTIONS, LOOPS, dotted, last_name
+from torchfix.facts.tree import FUNCTIONS, LOOPS, dotted, last_name, walk_here
 from torchfix.facts.values import returns
 from torchfix.facts.writes import VIEWS
 
@@ -24,6 +24,8 @@ _ALIASING = frozenset(VIEWS) | frozenset(
 )
 # Expressions that let other code run before the next one.
 _HANDING_OVER = (ast.Yield, ast.YieldFrom, ast.Await)
+_DICTIONARIES = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
+_JUMPS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 _LIMIT = 4  # functions followed to what they return
 
 
@@ -44,6 +46,30 @@ class Stability:
             if tree.is_within(last, block[end]):
                 return list(block[index : end + 1])
         return None
+
+    def beside(self, statement: ast.stmt, other: ast.stmt) -> list[ast.AST] | None:
+        """What may run between a statement and another one that runs whenever the first does, earlier or later; None where it may not.
+
+        The other one must stand in a block around the first, or in a ``with`` statement there.
+        """
+        tree = self._facts.tree
+        certain: ast.AST = other
+        while isinstance(certain, ast.stmt):
+            owner, block, index = tree.place(certain)
+            near = next((place for place, item in enumerate(block) if tree.is_within(statement, item)), None)
+            if near is not None:
+                between = block[min(near, index) : max(near, index) + 1]
+                leaves = near < index and any(isinstance(node, _JUMPS) for item in between for node in walk_here(item))
+                return None if leaves else list(between)
+            certain = owner if isinstance(owner, (ast.With, ast.AsyncWith)) else tree.module
+        return None
+
+    def is_alike(self, one: ast.expr, other: ast.expr) -> bool:
+        """Whether two expressions have the same words, of the same variables."""
+        if ast.dump(one) != ast.dump(other):
+            return False
+        pairs = zip(ast.walk(one), ast.walk(other))
+        return all(self._facts.names.same(a, b) for a, b in pairs if isinstance(a, ast.Name) and isinstance(b, ast.Name))
 
     def keeps(self, expression: ast.expr, between: list[ast.AST]) -> bool:
         """Whether an expression gives the same value before and after some statements, as far as these go.
@@ -73,7 +99,14 @@ class Stability:
             return not bindings or not all(
                 binding.how is Bound.AUGMENTED or isinstance(binding.value, ast.Constant) for binding in bindings
             )
+        if isinstance(node, ast.Subscript) and self._is_dictionary(node.value):
+            return False
         return isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load)
+
+    def _is_dictionary(self, expression: ast.expr) -> bool:
+        """Whether an expression surely is a dictionary, which is no tensor and lets go of what an entry held."""
+        made = self._facts.values.of(expression)
+        return bool(made) and all(not value.path and _makes_dictionary(value.facts, value.node) for value in made or ())
 
     def _is_of_tensor(self, part: ast.Attribute | ast.Subscript) -> bool:
         """Whether what is taken of an object is a method that is called, a name of a module, or another view of a tensor."""
@@ -155,7 +188,7 @@ class Stability:
             if isinstance(outer, ast.Call):
                 if not self._is_harmless(outer, use):
                     return False
-                if last_name(outer.func) not in _ALIASING:
+                if not self._may_hand_on(outer):
                     return True
             elif isinstance(outer, _HANDING_OVER):
                 return False
@@ -169,6 +202,10 @@ class Stability:
         if given is not None and (self._sends_backward(call) or facts.models.is_loss(call.func)):
             return True
         return facts.purity.is_pure(call) or facts.effects.own(call) in _SHOWING
+
+    def _may_hand_on(self, call: ast.Call) -> bool:
+        """Whether a call may give the memory of what it is given: not Python's own ``float(x)``, which makes a number."""
+        return last_name(call.func) in _ALIASING and not (self._facts.calls.meaning(call) or "").startswith("builtins.")
 
     def _escapes(self, use: ast.Name, between: list[ast.AST], depth: int) -> bool:
         """Whether one use of a variable may let other names of its tensor come about, by which it is written in between."""
@@ -184,7 +221,7 @@ class Stability:
                     isinstance(call, ast.Call) and call.func is parent and not (parent.attr.endswith("_") or self._is_harmless(call, use))
                 )
             case ast.Call():
-                return node is parent.func or last_name(parent.func) in _ALIASING or not self._is_harmless(parent, use)
+                return node is parent.func or self._may_hand_on(parent) or not self._is_harmless(parent, use)
             case ast.Assign() | ast.Tuple():
                 targets = _targets(node, parent, tree.parent(parent))
                 if depth >= _LIMIT or targets is None:
@@ -268,6 +305,10 @@ class Stability:
         scaler = dotted(source)
         steps = [other for other in self._facts.tree.calls.get("step", ()) if isinstance(other.func, ast.Attribute) and other.args]
         return name == "backward" or any(dotted(other.func.value) == scaler for other in steps if isinstance(other.func, ast.Attribute))
+
+
+def _makes_dictionary(facts: Facts, node: ast.AST) -> bool:
+    return isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and facts.calls.meaning(node) in _DICTIONARIES)
 
 
 def _targets(value: ast.expr, parent: ast.Assign | ast.Tuple, around: ast.AST | None) -> list[ast.Name] | None:

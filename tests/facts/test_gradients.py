@@ -36,6 +36,16 @@ def fate(text: str, asked: str = "start()", **arguments: object) -> End:
         pytest.param("def f(a, b):\n    b.backward()\nf(x, other())", id="beside another argument"),
         pytest.param("def f(a):\n    return a.item()\nf(x)", id="made a number in a function"),
         pytest.param("losses = []\nlosses.append(x)\nprint(sum(losses) / len(losses))", id="a list that is printed"),
+        pytest.param("print(list(map(lambda y: y.item(), [x])), list(map(float, [x])))", id="numbers of the items of a list"),
+        pytest.param("m.a = x\nprint(getattr(m, 'a').item())\ngetattr(m, 'b').backward()", id="an attribute read by its name"),
+        pytest.param("m.loss_a = x\nfor n in names:\n    print(float(getattr(m, 'loss_' + n)))", id="attributes whose names begin alike"),
+        pytest.param("m.a = x\nsave(vars(args))", id="the attributes of something else"),
+        pytest.param("a = b = 0\na += x\nb = b + y\nb.backward()", id="beside another sum that began with the same number"),
+        pytest.param(
+            "class M:\n    def up(self, v):\n        self.s = v\n    @property\n    def avg(self):\n        return self.s / 2\n"
+            "M().up(x)\nprint(float(m.avg))",
+            id="a property that is printed",
+        ),
     ],
 )
 def test_no_gradient_comes_back(text: str) -> None:
@@ -58,6 +68,22 @@ def test_no_gradient_comes_back(text: str) -> None:
         pytest.param("losses = []\nlosses.append(x)\nsum(losses).backward()", id="through a list"),
         pytest.param("d = {}\nd['a'] = x\nfor k, v in d.items():\n    v.backward()", id="through a dictionary"),
         pytest.param("[y.backward() for y in [x]]", id="through a comprehension"),
+        pytest.param("list(map(torch.Tensor.backward, [x]))", id="by a method that is applied to a list"),
+        pytest.param("list(map(lambda y: y.backward(), [x]))", id="by a lambda that is applied to a list"),
+        pytest.param("def f(y):\n    y.backward()\nlist(map(f, [x]))", id="by a function that is applied to a list"),
+        pytest.param("def f(y):\n    return y * 2\nsum(map(f, [x])).backward()", id="through a function that is applied to a list"),
+        pytest.param("m.a = x\ngetattr(m, 'a').backward()", id="through an attribute read by its name"),
+        pytest.param("m.a = x\nfor n in ['a']:\n    getattr(m, n).backward()", id="through an attribute read by one of some names"),
+        pytest.param("m.loss_a = x\nsum(getattr(m, f'loss_{n}') for n in names).backward()", id="through attributes named alike"),
+        pytest.param("m.a = x\nvars(m)['a'].backward()", id="through the table of an object's attributes"),
+        pytest.param("m.a = x\nm.__dict__['a'].backward()", id="through an object's dictionary"),
+        pytest.param("a = b = torch.zeros(())\na += x\nb.backward()", id="through a tensor with two names"),
+        pytest.param("a = b = []\na.append(x)\nb[0].backward()", id="through a list with two names"),
+        pytest.param(
+            "class M:\n    def up(self, v):\n        self.s = v\n    @property\n    def avg(self):\n        return self.s / 2\n"
+            "M().up(x)\nm.avg.backward()",
+            id="through a property",
+        ),
         pytest.param("for i, y in enumerate([x]):\n    y.backward()", id="counted"),
         pytest.param("def f(a):\n    a.backward()\nf(x)", id="in a function"),
         pytest.param("def f(a):\n    return a * 2\nf(x).backward()", id="through a function"),

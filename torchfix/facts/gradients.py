@@ -145,6 +145,10 @@ class Gradients:
         """What becomes of what is put into a container."""
         return self._follow(container, "container", lambda way: way.hold(self._facts, container, (ANY,)))
 
+    def of_parameters(self, function: Function | ast.Lambda) -> Fate:
+        """What becomes of what is given to a function that code out of sight calls, as torch does with hooks."""
+        return self._follow(function, "parameters", lambda way: way.receive(self._facts, function))
+
     def is_term(self, expression: ast.expr) -> bool:
         """Whether a value is a loss or a term of one: sent backward, alone or through sums and means alone.
 
@@ -160,7 +164,7 @@ class Gradients:
                 way.go_to_uses(self._facts, name, binding)
         return way.end() is End.BACKWARD
 
-    def _follow(self, node: ast.expr, role: object, start: Callable[[_Way], None], beside: ast.AST | None = None) -> Fate:
+    def _follow(self, node: ast.expr | Function, role: object, start: Callable[[_Way], None], beside: ast.AST | None = None) -> Fate:
         key = (id(node), role)
         if key not in self._asked:
             way = _Way(beside=beside)
@@ -334,9 +338,17 @@ class _Way:
     def _aliases(self, facts: Facts, target: ast.Name, path: Path, stack: Stack) -> None:
         """Follow a tensor that is written in place to the other variables that hold it."""
         for binding in facts.flow.reaching(target):
+            self._hold_in_others(facts, binding, path, stack)
             named = isinstance(binding.value, (ast.Name, ast.Attribute, ast.Subscript)) and binding.how is Bound.ASSIGN and not binding.path
-            if named and binding.value is not None and not _is_older(facts, binding.node, target):
+            if named and binding.value is not None and not is_older(facts, binding.node, target):
                 self.hold(facts, binding.value, path, stack)
+
+    def _hold_in_others(self, facts: Facts, binding: Binding, path: Path, stack: Stack) -> None:
+        """Follow what is put into an object to the other names that one statement gave it: ``a = b = []``."""
+        if isinstance(binding.node, ast.Assign) and len(binding.node.targets) > 1 and not isinstance(binding.value, ast.Constant):
+            for other in binding.node.targets:
+                if not isinstance(other, (ast.Tuple, ast.List)):
+                    self.hold(facts, other, path, stack)
 
     def hold(self, facts: Facts, container: ast.expr, path: Path, stack: Stack = ()) -> None:
         """Follow what is put into a container to all places that may read it there."""
@@ -379,22 +391,37 @@ class _Way:
                 self._meets(End.UNSEEN, facts, binding.node)
         elif binding.how is Bound.IMPORT:
             self._meets(End.UNSEEN, facts, binding.node)
-        elif isinstance(binding.value, (ast.Name, ast.Attribute, ast.Subscript)) and not binding.path:
+        else:
+            self._hold_in_others(facts, binding, path, stack)
+        if isinstance(binding.value, (ast.Name, ast.Attribute, ast.Subscript)) and not binding.path:
             deeper = (ANY, *path) if binding.how is Bound.LOOP else path
             self.hold(facts, binding.value, deeper, stack)
 
     def _store(self, facts: Facts, target: ast.Attribute, path: Path) -> None:
         """Follow a value to the reads of an attribute of that name, in all files of the program."""
         self.kept = True
-        owner = _class_of_self(facts, target)
+        self._read_as(facts, _class_of_self(facts, target), target.attr, path)
+
+    def _read_as(self, facts: Facts, owner: ast.ClassDef | None, name: str, path: Path) -> None:
+        """Follow a value to the reads of an attribute, by its name or by a text that may be its name.
+
+        Args:
+            owner: the class whose objects have it, None where that is not known.
+        """
         for there in facts.program.everywhere:
-            for use in there.tree.attributes.get(target.attr, ()):
+            for use in there.tree.attributes.get(name, ()):
                 call = there.tree.parent(use)
                 if not isinstance(use.ctx, ast.Load) or (isinstance(call, ast.Call) and call.func is use):
                     continue
                 other = _class_of_self(there, use)
                 if not (owner and other and not _related(facts, owner, there, other)) and there.names.qualified(use) is None:
                     self.go(there, use, path)
+            for call in there.tree.calls.get("getattr", ()):
+                if len(call.args) > 1 and _may_name(there, call.args[1], name):
+                    self.go(there, call, path)
+            for table in (*there.tree.attributes.get("__dict__", ()), *there.tree.calls.get("vars", ())):
+                if _is_quoted(there, name):
+                    self.go(there, table, (name, *path))
 
     # Calls ----------------------------------------------------------------------------------------------------
 
@@ -415,6 +442,8 @@ class _Way:
             return
         elif source is not None and name in _KEEPING and not meaning.startswith("torch.") and _is_for_effect(facts, call):
             self.hold(facts, source, (ANY,) if name != "extend" else (ANY, *path[1:]), stack)
+        elif meaning == "builtins.map" and call.args[0] is not node:
+            self._applied(facts, call, path, stack)
         elif meaning in ("builtins.enumerate", "builtins.zip"):
             inner = 1 if meaning == "builtins.enumerate" else call.args.index(node) if node in call.args else ANY
             self.go(facts, call, (ANY, inner, *path[1:]), stack)
@@ -426,6 +455,29 @@ class _Way:
                 self.go(facts, call, (0,) if meaning.startswith("torch.") and gives_indices(call, 1) else (), stack)
             else:
                 self._meets(End.UNSEEN, facts, call)
+
+    def _applied(self, facts: Facts, call: ast.Call, path: Path, stack: Stack) -> None:
+        """A value in an argument of ``map``, to whose items a function is applied."""
+        function = call.args[0]
+        meaning, definition = facts.names.qualified(function) or "", facts.names.definition(function)
+        if last_name(function) in SENDING or meaning.startswith(GRADIENT_CALLS):
+            self._meets(End.BACKWARD, facts, call)
+        elif isinstance(function, ast.Lambda):
+            self.receive(facts, function, path[1:], stack)
+        elif definition is not None and isinstance(definition.node, FUNCTIONS):
+            self.receive(definition.facts, definition.node, path[1:], (*stack, Entered(definition.node, facts, call)))
+        elif not meaning:
+            self._meets(End.UNSEEN, facts, call)
+        elif not (meaning in _NUMBERS or last_name(function) in GRAPHLESS_METHODS):
+            self.go(facts, call, (ANY,), stack)
+
+    def receive(self, facts: Facts, function: Function | ast.Lambda, path: Path = (), stack: Stack = ()) -> None:
+        """Follow what is given to all parameters of a function but ``self``."""
+        for parameter in parameters(function.args):
+            for use in facts.tree.names.get(parameter.arg, ()):
+                if isinstance(use.ctx, ast.Load) and facts.tree.is_within(use, function) and not facts.is_self(use):
+                    if any(item.node is parameter for item in facts.flow.reaching(use)):
+                        self.go(facts, use, path, stack)
 
     @staticmethod
     def _ends_in(facts: Facts, call: ast.Call, name: str, meaning: str) -> bool:
@@ -481,6 +533,10 @@ class _Way:
             entered = stack[-1]
             self.go(entered.facts, entered.call, path, stack[:-1])
             return
+        owner = facts.tree.class_of(function) if isinstance(function, FUNCTIONS) else None
+        if isinstance(function, FUNCTIONS) and owner is not None and _is_property(facts, function):
+            self._read_as(facts, owner, function.name, path)
+            return
         calls = _callers(facts, function)
         if not calls:
             self._meets(End.UNSEEN, facts, node)
@@ -506,6 +562,11 @@ def _callers(facts: Facts, function: ast.AST | None) -> list[tuple[Facts, ast.Ca
     return facts.callers_everywhere(function) if isinstance(function, FUNCTIONS) else None
 
 
+def _is_property(facts: Facts, function: Function) -> bool:
+    """Whether a method is read as an attribute."""
+    return [facts.names.qualified(item) for item in function.decorator_list] == ["builtins.property"]
+
+
 def _receiving(call: ast.Call, function: Function, node: ast.expr, bound: bool) -> ast.arg | None:
     """The parameter that gets an argument of a call."""
     return next(
@@ -521,7 +582,7 @@ def _binding_of(facts: Facts, target: ast.Name) -> Binding | None:
     return min(found, key=lambda item: around.index(item.node), default=None)
 
 
-def _is_older(facts: Facts, assignment: ast.AST, target: ast.expr) -> bool:
+def is_older(facts: Facts, assignment: ast.AST, target: ast.expr) -> bool:
     """Whether a variable got its value in an earlier iteration, on the other branch of one condition, and its source is made anew since."""
     tree = facts.tree
     branches = (outer for outer in tree.ancestors(target) if isinstance(outer, ast.If) and tree.is_within(assignment, outer))
@@ -561,6 +622,22 @@ def _may_be(path: Path, asked: ast.expr) -> bool:
 
 def _is_for_effect(facts: Facts, call: ast.Call) -> bool:
     return isinstance(facts.tree.parent(call), ast.Expr) or last_name(call.func) == "setdefault"
+
+
+def _may_name(facts: Facts, text: ast.expr, name: str) -> bool:
+    """Whether a text may be the name of an attribute: as far as its beginning and end are written, or because the file has the name."""
+    if isinstance(text, ast.Constant):
+        return text.value == name
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text.left, text.right] if isinstance(text, ast.BinOp) else []
+    edges = [item.value if isinstance(item, ast.Constant) else "" for item in (*parts[:1], *parts[-1:])]
+    if any(edges) and not (isinstance(text, ast.BinOp) and not isinstance(text.op, ast.Add)):
+        return name.startswith(str(edges[0])) and name.endswith(str(edges[1]))
+    return _is_quoted(facts, name)
+
+
+def _is_quoted(facts: Facts, word: str) -> bool:
+    """Whether a file has a word as a text of its own."""
+    return f'"{word}"' in facts.source.text or f"'{word}'" in facts.source.text
 
 
 def _class_of_self(facts: Facts, node: ast.Attribute) -> ast.ClassDef | None:

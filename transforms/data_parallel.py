@@ -290,7 +290,7 @@ class _Conversion:
 
     def _networks(self) -> Iterator[Edit]:
         for wrap in self._facts.replicas.wraps:
-            condition, assignment = wrap.condition, wrap.assignment
+            condition, assignment = wrap.condition or wrap.moving_branch, wrap.assignment
             if condition is None or assignment is None:
                 yield self._chained(wrap, self._call("distribute"))
             elif wrap.is_all_of(condition):
@@ -298,7 +298,7 @@ class _Conversion:
                 yield self._chained(wrap, self._call("distribute"))
             else:
                 target = self._facts.source.segment(assignment.targets[0])
-                yield self._chained(wrap, "") if wrap.placing else Remove(assignment)
+                yield self._chained(wrap, "") if wrap.placing or wrap.renames else Remove(assignment)
                 yield InsertAfter(condition, f"{target} = {self._call('distribute')}({target}{wrap.later_move})")
 
     def _chained(self, wrap: Replication, around: str) -> Replace:

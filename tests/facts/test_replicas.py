@@ -75,3 +75,22 @@ def test_a_network_may_be_moved_behind_the_wrap(text: str, expected: str | None)
     """The first move behind the wrap matters only where the network was not moved before."""
     (wrap,) = facts_of(HEAD + "net = nn.Linear(1, 1)\n" + text).replicas.wraps
     assert (wrap.later_placing and ast.unparse(wrap.later_placing)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "conditional", "branch"),
+    [
+        pytest.param("model = nn.DataParallel(net)\nmodel.cuda()", False, False, id="in any case"),
+        pytest.param("if many:\n    model = nn.DataParallel(net)\n    model.cuda()\nmodel(1)", False, False, id="under the same condition"),
+        pytest.param("model = nn.DataParallel(net)\nif cuda:\n    model = model.cuda()", True, True, id="right behind"),
+        pytest.param("model = nn.DataParallel(net)\nif cuda:\n    use(model.cuda(), model)", True, False, id="with another use"),
+        pytest.param("model = nn.DataParallel(net)\nuse(model)\nif cuda:\n    model.cuda()", True, False, id="behind another use"),
+        pytest.param("model = nn.DataParallel(net)\nmodel = model.cuda() if cuda else model", True, False, id="in an expression"),
+        pytest.param("if many:\n    model = nn.DataParallel(net)\nif cuda:\n    model.cuda()", True, False, id="under another condition"),
+    ],
+)
+def test_a_network_may_be_moved_only_under_a_condition(text: str, conditional: bool, branch: bool) -> None:
+    """A move that is not always made cannot be made in front of the wrap; one in an ``if`` right behind it stays where it is."""
+    (wrap,) = facts_of(HEAD + "net = nn.Linear(1, 1)\n" + text).replicas.wraps
+    assert (wrap.is_moved_conditionally, wrap.moving_branch is not None) == (conditional, branch)
+    assert not branch or wrap.later_move == ""

@@ -197,6 +197,25 @@ HELD = {
             ("    criterion =", "    late = torch.device(args.resume or 'cpu')\n    model.to(late)\n    criterion ="),
         ],
     ),
+    "moved later under a condition, behind another use": (
+        "placed-later",
+        [
+            (
+                WRAP,
+                "model = nn.DataParallel(Net())\n    total = sum(p.numel() for p in model.parameters())\n"
+                "    if total and device.type == 'cuda':\n        model.to(device)",
+            )
+        ],
+    ),
+    "moved later under a condition that hands it on": (
+        "placed-later",
+        [
+            (
+                WRAP,
+                "model = nn.DataParallel(Net())\n    if device.type == 'cuda':\n        model.to(device)\n        kept = [model]",
+            )
+        ],
+    ),
     # The network
     "method of the inner network in training (trap 4)": ("module-called", [("output = model(x)", "output = model.module(x)")]),
     "loss of the inner network (trap 4)": (
@@ -624,6 +643,16 @@ CHANGED = {
     "placing after wrapping": (
         [(WRAP, "model = nn.DataParallel(Net())\n    model.to(device)")],
         ["    model = distribute(Net().to(device))\n    model.to(device)\n"],
+        [],
+    ),
+    "placing after wrapping, where there is CUDA": (
+        [(WRAP, "model = Net()\n    model = nn.DataParallel(model)\n    if torch.cuda.is_available():\n        model = model.cuda()")],
+        ["    model = Net()\n    if torch.cuda.is_available():\n        model = model.cuda()\n    model = distribute(model)\n"],
+        [],
+    ),
+    "placing what was made to be wrapped, where there is CUDA": (
+        [(WRAP, "model = nn.DataParallel(Net())\n    if torch.cuda.is_available():\n        model.cuda()")],
+        ["    model = Net()\n    if torch.cuda.is_available():\n        model.cuda()\n    model = distribute(model)\n"],
         [],
     ),
     "wrapped where there are several GPUs": (

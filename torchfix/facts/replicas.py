@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 DATA_PARALLEL = "torch.nn.DataParallel"
+_DECIDING = (ast.If, ast.IfExp, ast.BoolOp, ast.For, ast.While, ast.ExceptHandler, ast.match_case)
 _POSITIONS = ("module", "device_ids", "output_device", "dim")
 
 
@@ -76,6 +77,11 @@ class Wrap:
             return statement if isinstance(statement.targets[0], (ast.Name, ast.Attribute)) else None
         return None
 
+    @property
+    def renames(self) -> bool:
+        """Whether the result gets another name than the network has."""
+        return self.assignment is not None and (self.module is None or dotted(self.assignment.targets[0]) != dotted(self.module))
+
     @cached_property
     def later_placing(self) -> ast.Call | None:
         """The ``.cuda()`` or ``.to(device)`` behind the wrap that first moves the network; None where it was moved before."""
@@ -86,8 +92,30 @@ class Wrap:
 
     @property
     def later_move(self) -> str:
-        """The text of that move, ``.to(device)``; empty where there is none."""
-        return self.facts.calls.tail(self.later_placing) if self.later_placing is not None else ""
+        """The text of that move, ``.to(device)``; empty where there is none, or where its own branch stays in front of the wrap."""
+        return self.facts.calls.tail(self.later_placing) if self.later_placing is not None and self.moving_branch is None else ""
+
+    @cached_property
+    def is_moved_conditionally(self) -> bool:
+        """Whether something decides whether that move is made, though the network is wrapped in any case."""
+        tree = self.facts.tree
+        around = tree.ancestors(self.later_placing) if self.later_placing is not None else iter(())
+        return any(isinstance(outer, _DECIDING) and not tree.is_within(self.call, outer) for outer in around)
+
+    @cached_property
+    def moving_branch(self) -> ast.If | None:
+        """The ``if`` right behind the wrap that makes that move, and does nothing else with the wrapper."""
+        later, assignment, tree = self.later_placing, self.assignment, self.facts.tree
+        if later is None or assignment is None or self.condition is not None:
+            return None
+        _, block, index = tree.place(assignment)
+        branch = next(iter(block[index + 1 :]), None)
+        if not isinstance(branch, ast.If) or not tree.is_within(later, branch):
+            return None
+        moved = {receiver(call) for call in self.facts.calls.methods("cuda", "to")}
+        written = dotted(assignment.targets[0])
+        uses = (node for node in ast.walk(branch) if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) == written)
+        return branch if all(isinstance(use.ctx, ast.Store) or use in moved for use in uses) else None
 
     def _moves(self, call: ast.Call) -> bool:
         """Whether a call moves the wrapper, elsewhere than under the condition that it is wrapped under."""

@@ -103,6 +103,12 @@ def _placing(facts: Facts, wrap: Wrap) -> Iterator[Obstacle]:
             f"line {later.lineno} moves the network to its device after it was wrapped, by what is not known where it is wrapped",
             "move the network to its device before wrapping",
         )
+    elif wrap.is_moved_conditionally and wrap.moving_branch is None:
+        yield Obstacle(
+            "placed-later",
+            f"line {later.lineno} moves the network to its device after it was wrapped, and only under a condition",
+            "move the network to its device before wrapping",
+        )
 
 
 def _mentions(facts: Facts) -> Iterator[Obstacle]:

@@ -33,6 +33,8 @@ _MAKING = _words(
     """clone new_zeros new_ones new_full new_empty new_tensor add sub mul div pow exp log sqrt abs neg sum mean std var max min clamp
     sigmoid tanh softmax log_softmax matmul mm bmm repeat gather masked_fill index_select"""
 )
+# Methods of a container that give away nothing that it holds.
+_OF_CONTAINERS = _words("append extend insert clear keys")
 _SHAPE = _words("shape size dim ndim dtype device numel")
 _READING = ("builtins.print", "builtins.len", "builtins.isinstance", "builtins.float", "builtins.int", "builtins.range", "builtins.type")
 _MAKING_FUNCTIONS = frozenset([*FACTORIES, "from_numpy", "cat", "stack", "where", "sum", "mean", "mm", "matmul", "add", "mul"])
@@ -112,14 +114,17 @@ def _reads_less(facts: Facts, use: ast.Name, key: ast.Constant | None) -> bool:
 
 def is_consumed(facts: Facts, expression: ast.expr) -> bool:
     """Whether a tensor is only read, at once: by arithmetic, or to be copied into a part of another tensor."""
-    parent = facts.tree.parent(expression)
+    node, parent = expression, facts.tree.parent(expression)
     while isinstance(parent, ast.Attribute) and parent.attr in _ITSELF:
         call = facts.tree.parent(parent)
         if not isinstance(call, ast.Call) or call.func is not parent:
             return False
-        parent = facts.tree.parent(call)
+        node, parent = call, facts.tree.parent(call)
     if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Subscript):
         return facts.kinds.is_tensor(parent.targets[0].value)
+    if isinstance(parent, ast.BinOp) and not isinstance(parent.op, (ast.Add, ast.Sub)):
+        # a product may keep both factors until it is sent backward
+        return facts.numbers.is_plain(parent.right if parent.left is node else parent.left)
     return isinstance(parent, (ast.BinOp, ast.Compare))
 
 
@@ -133,11 +138,16 @@ def is_unchanged(facts: Facts, expression: ast.expr) -> bool:
     return _is_unchanged(facts, expression, set())
 
 
-def _is_unchanged(facts: Facts, node: ast.expr, seen: set[int]) -> bool:
+def _is_unchanged(facts: Facts, node: ast.expr, seen: set[int], holds: bool = False) -> bool:
+    """As :func:`is_unchanged`, of an object, or of one that a container ``holds`` which an expression gives."""
     if id(node) in seen:
         return True
     seen.add(id(node))
     parent = facts.tree.parent(node)
+    if holds and isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.ctx, ast.Load):
+        return _is_unchanged(facts, parent, seen, holds=isinstance(parent.slice, ast.Slice))
+    if holds and isinstance(parent, ast.Attribute):
+        return parent.attr in _OF_CONTAINERS
     if isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Expr, ast.FormattedValue, ast.If, ast.While, ast.Assert)):
         return True
     if isinstance(parent, ast.Subscript):
@@ -152,9 +162,11 @@ def _is_unchanged(facts: Facts, node: ast.expr, seen: set[int]) -> bool:
         return _only_reads(facts, parent)
     if isinstance(parent, (ast.Tuple, ast.List, ast.IfExp, *COMPREHENSIONS)):
         target = _matched(facts, parent, node)
-        return _is_target_unchanged(facts, target, seen) if target is not None else _is_unchanged(facts, parent, seen)
+        if target is not None:
+            return _is_target_unchanged(facts, target, seen, holds)
+        return _is_unchanged(facts, parent, seen, holds or not isinstance(parent, ast.IfExp))
     if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
-        return _is_target_unchanged(facts, parent.targets[0], seen)
+        return _is_target_unchanged(facts, parent.targets[0], seen, holds)
     return isinstance(parent, (ast.For, ast.comprehension)) and parent.iter is node and _is_target_unchanged(facts, parent.target, seen)
 
 
@@ -169,8 +181,8 @@ def _matched(facts: Facts, items: ast.expr, node: ast.expr) -> ast.expr | None:
     return targets.elts[items.elts.index(node)] if len(targets.elts) == len(items.elts) else None
 
 
-def _is_target_unchanged(facts: Facts, target: ast.expr, seen: set[int]) -> bool:
-    """Whether what is stored in a variable or attribute stays as it is at all of its uses."""
+def _is_target_unchanged(facts: Facts, target: ast.expr, seen: set[int], holds: bool = False) -> bool:
+    """Whether what is stored in a variable or attribute, or what is held by it, stays as it is at all of its uses."""
     if isinstance(target, (ast.Tuple, ast.List)):
         return all(_is_target_unchanged(facts, item, seen) for item in target.elts)
     if not isinstance(target, (ast.Name, ast.Attribute)):
@@ -178,7 +190,7 @@ def _is_target_unchanged(facts: Facts, target: ast.expr, seen: set[int]) -> bool
     for use in uses(facts, target):
         if isinstance(facts.tree.parent(use), ast.AugAssign) and not isinstance(use.ctx, ast.Load):  # type: ignore[attr-defined]
             return False
-        if isinstance(use.ctx, ast.Load) and not _is_unchanged(facts, use, seen):  # type: ignore[attr-defined]
+        if isinstance(use.ctx, ast.Load) and not _is_unchanged(facts, use, seen, holds):  # type: ignore[attr-defined]
             return False
     return True
 

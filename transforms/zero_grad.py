@@ -178,6 +178,8 @@ def _all_get_gradients(facts: Facts, node: ast.AST) -> bool:
     update = facts.updates.of(loop) if loop is not None else None
     if loop is None or not isinstance(update, Update) or len(update.optimizers) != 1 or facts.clearing.freezes:
         return False
+    if not facts.graphs.surely_carries(update.loss):
+        return False
     there, given = update.optimizers[0].value.facts, argument(update.optimizers[0].call, "params", 0)
     source = receiver(given) if isinstance(given, ast.Call) and not given.args and last_name(given.func) == "parameters" else None
     networks = there.models.of(source) if source is not None else None

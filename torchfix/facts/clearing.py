@@ -53,13 +53,13 @@ class Clearing:
         return next(_needs(self._facts), None)
 
     @cached_property
-    def readers(self) -> tuple[tuple[Facts, ast.Attribute], ...]:
+    def readers(self) -> tuple[tuple[Facts, ast.expr], ...]:
         """The places in all files of the programs that read a gradient as a tensor, without asking whether it is one.
 
         Clearing it in place is such a reading; writing another one is not.
         """
         everywhere = self._facts.program.everywhere
-        nodes = ((there, node) for there in everywhere for node in there.tree.attributes.get("grad", ()))
+        nodes = ((there, node) for there in everywhere for node in _gradients(there))
         return tuple((there, node) for there, node in nodes if _reads(there, node) and not _is_guarded(there, node))
 
     @cached_property
@@ -67,7 +67,7 @@ class Clearing:
         """Whether the programs switch the gradients of some parameters on or off."""
         return any(_freezes(there) for there in self._facts.program.everywhere)
 
-    def is_between(self, node: ast.Attribute) -> bool:
+    def is_between(self, node: ast.expr) -> bool:
         """Whether a gradient is read in a training loop of the file behind a backward pass, with no clearing in between."""
         facts = self._facts
         loop = facts.loops.around(node)
@@ -203,7 +203,13 @@ def _bucket_views(facts: Facts) -> Iterator[ast.Call]:
             yield call
 
 
-def _reads(facts: Facts, node: ast.Attribute) -> bool:
+def _gradients(facts: Facts) -> Iterator[ast.expr]:
+    """The uses of gradients in a file, by attribute or by name: ``p.grad``, ``getattr(p, "grad")``."""
+    yield from facts.tree.attributes.get("grad", ())
+    yield from (call for call in facts.tree.calls.get("getattr", ()) if len(call.args) > 1 and is_constant(call.args[1], "grad"))
+
+
+def _reads(facts: Facts, node: ast.expr) -> bool:
     if (facts.names.qualified(node) or "").startswith("torch."):  # torch.autograd.grad
         return False
     outer = facts.tree.parent(node)
@@ -211,10 +217,10 @@ def _reads(facts: Facts, node: ast.Attribute) -> bool:
         return False
     if isinstance(outer, ast.Compare):
         return not all(isinstance(item, (ast.Is, ast.IsNot)) for item in outer.ops)
-    return isinstance(node.ctx, ast.Load) or isinstance(outer, ast.AugAssign)
+    return not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load) or isinstance(outer, ast.AugAssign)
 
 
-def _is_guarded(facts: Facts, node: ast.Attribute) -> bool:
+def _is_guarded(facts: Facts, node: ast.expr) -> bool:
     """Whether a gradient is read only where it was found not to be None."""
     name = ast.unparse(node)
     inner: ast.AST = node

@@ -48,6 +48,39 @@ class Graphs:
         """Whether a network in sight made a value, or a part of it, with gradients on."""
         return "network" in self._origins(expression)
 
+    def surely_carries(self, expression: ast.expr) -> bool:
+        """Whether a network in sight took part in a value on every way to it, with nothing that cuts it off seen since."""
+        return self._surely(expression, frozenset())
+
+    def _surely(self, node: ast.expr, seen: frozenset[ast.AST]) -> bool:
+        facts = self._facts
+        if isinstance(node, ast.Name):
+            bindings = facts.flow.reaching(node)
+            return bool(bindings) and all(self._is_surely_bound(binding, seen) for binding in bindings)
+        if isinstance(node, ast.IfExp):
+            return self._surely(node.body, seen) and self._surely(node.orelse, seen)
+        if isinstance(node, ast.BinOp):
+            return self._surely(node.left, seen) or self._surely(node.right, seen)
+        if isinstance(node, ast.UnaryOp):
+            return self._surely(node.operand, seen)
+        if isinstance(node, ast.Subscript):
+            return self._surely(node.value, seen)
+        if isinstance(node, ast.Attribute):
+            return node.attr not in GRAPHLESS_ATTRIBUTES and self._surely(node.value, seen)
+        if not isinstance(node, ast.Call) or last_name(node.func) in GRAPHLESS_METHODS | GRAPHLESS_FUNCTIONS:
+            return False
+        if facts.models.run_by(node):
+            return not facts.regions.under(node, NO_GRAD)
+        source = receiver(node)
+        return any(self._surely(item, seen) for item in (*node.args, *([source] if source is not None else [])))
+
+    def _is_surely_bound(self, binding: Binding, seen: frozenset[ast.AST]) -> bool:
+        if binding.node in seen or binding.value is None or binding.how not in (Bound.ASSIGN, Bound.AUGMENTED):
+            return False
+        seen |= {binding.node}
+        before = binding.node.target if isinstance(binding.node, ast.AugAssign) else None
+        return self._surely(binding.value, seen) or (before is not None and self._surely(before, seen))
+
     def _origins(self, expression: ast.expr) -> frozenset[str]:
         if expression not in self._asked:
             found: set[str] = set()

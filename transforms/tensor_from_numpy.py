@@ -18,7 +18,7 @@ After:
     import torch
 
     image = torch.from_numpy(np.zeros((2, 3)) + 1)
-    batch = torch.as_tensor(np.stack([np.ones(3), np.zeros(3)]), dtype=torch.float32)
+    batch = torch.as_tensor(np.array([np.ones(3), np.zeros(3)]), dtype=torch.float32)
     target = torch.as_tensor(np.arange(3), dtype=torch.long)
 
 Safety:
@@ -62,10 +62,10 @@ _SHARED = Held(
 _MIXED = Held(
     "mixed-dtypes",
     "the arrays of the list may differ in dtype, and numpy joins dtypes by other rules than torch",
-    "give the arrays one dtype, then write torch.from_numpy(np.stack(...))",
+    "give the arrays one dtype, then write torch.from_numpy(np.array(...))",
 )
 _EMPTY = Held(
-    "may-be-empty", "the list may be empty, of which torch makes a float32 tensor", "write torch.from_numpy(np.stack(...)) where it is not"
+    "may-be-empty", "the list may be empty, of which torch makes a float32 tensor", "write torch.from_numpy(np.array(...)) where it is not"
 )
 _DTYPE = Held(
     "default-dtype",
@@ -122,7 +122,7 @@ def _of_tensor(facts: Facts, call: ast.Call, data: ast.expr) -> Iterator[Finding
     if not _saves_copy(facts, call, array, dtype):
         return
     held = _changed(facts, call, _DEVICE, _RESIZED)
-    if held is None and not (array.is_new or is_consumed(facts, call)):
+    if held is None and not (array.is_new or (array.is_writable and is_consumed(facts, call))):
         held = _SHARED
     if held is not None:
         yield Finding(call, _COPIED, held=held)
@@ -159,7 +159,7 @@ def _of_list(facts: Facts, call: ast.Call, data: ast.expr, made: Constructor | N
     if held is not None:
         yield Finding(call, _LIST, held=held)
         return
-    join = "numpy.stack" if written else "numpy.array"
+    join = "numpy.array"  # in rows, as torch does; numpy.stack follows the arrays, which may be transposed
     joined = facts.names.spell(join, call) or join
     plain = not typed and argument(call, "device") is None
     edits = [*_spelled(facts, call, "from_numpy" if plain else "as_tensor", f"{joined}($data)", data, made)]

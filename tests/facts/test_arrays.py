@@ -50,6 +50,10 @@ def array(text: str) -> Array | None:
         pytest.param("use(np.frombuffer(b))", id="trap 3: memory of others"),
         pytest.param("use(np.broadcast_to(a, (4, 2, 3)))", id="trap 3: read only"),
         pytest.param("use(np.add(a, a, out=buf))", id="written elsewhere"),
+        pytest.param("use(np.add(a, a, buf))", id="written elsewhere, said by position"),
+        pytest.param("use(np.exp(a, buf))", id="written elsewhere, of one operand"),
+        pytest.param("use(a.clip(0, 1, buf))", id="written elsewhere by a method"),
+        pytest.param("use(np.stack([a, a], 0, buf))", id="joined elsewhere"),
         pytest.param("x, _ = env.step(0)\nuse(x)", id="an environment of its own"),
         pytest.param("x = 3\nif c:\n    x = np.zeros(3)\nuse(x)", id="a number or an array"),
     ],
@@ -69,7 +73,7 @@ def test_what_may_be_something_else(text: str) -> None:
         pytest.param("use(np.array([1, 2]))", Array(True, True), id="of a list"),
         pytest.param("use(np.array(x))", Array(False, True), id="a copy of anything"),
         pytest.param("use(np.asarray([1.0], dtype=np.float32))", Array(True, True, "float32"), id="asarray of a list"),
-        pytest.param("use(np.asarray(x))", Array(False, False), id="asarray of anything shares"),
+        pytest.param("use(np.asarray(x))", Array(False, False, is_writable=False), id="asarray of anything shares"),
         pytest.param("use(np.stack([a, a]))", Array(True, True, "float32"), id="a stack keeps the dtype"),
         pytest.param("use(np.concatenate(parts))", Array(True, True), id="joined"),
         pytest.param("use(a + 1)", Array(True, True), id="arithmetic"),
@@ -84,6 +88,14 @@ def test_what_may_be_something_else(text: str) -> None:
         pytest.param("use(a)", Array(True, True, "float32"), id="a variable at its last use"),
         pytest.param("use(a)\nprint(a)", Array(True, False, "float32"), id="a variable that is read again"),
         pytest.param("b = a\nuse(a)", Array(True, False, "float32"), id="under another name"),
+        pytest.param("b = c = np.zeros(3)\nuse(b)", Array(True, False, "float64"), id="with two names from the start"),
+        pytest.param("f(b := np.zeros(3))\nuse(b)", Array(True, False, "float64"), id="named as it is handed on"),
+        pytest.param("class A:\n    b = np.zeros(3)\n    use(b)", Array(True, False, "float64"), id="of a class"),
+        pytest.param(
+            "for i in s:\n    if i:\n        b[0] = i\n    b = np.zeros(3)\n    use(b)",
+            Array(True, False, "float64"),
+            id="of the round before",
+        ),
         pytest.param("for i in range(3):\n    a[:] = i\n    use(a)", Array(True, False, "float32"), id="trap 1: a buffer"),
         pytest.param("xs = [use(a) for i in range(3)]", Array(True, False, "float32"), id="again and again"),
         pytest.param("b = np.zeros(3)\nb[0] = 1\nuse(b)", Array(True, True, "float64"), id="filled before"),
@@ -118,3 +130,10 @@ def test_lists_of_arrays(text: str, expected: list[str] | None) -> None:
     facts = facts_of(HEAD + text)
     items = facts.arrays.items(node(facts, facts.source.segment(facts.tree.calls["use"][0])).args[0])  # type: ignore[attr-defined]
     assert (items and [item.dtype for item in items]) == expected
+
+
+def test_an_array_of_a_module_that_another_file_may_write() -> None:
+    """A variable of a module is no last use where another file of the program has its name."""
+    facts = facts_of(f"{HEAD}b = np.zeros(3)\nuse(b)\n", "state.py", {"train.py": "import state\nstate.b[0] = 1\n"})
+    (call,) = facts.tree.calls["use"]
+    assert facts.arrays.of(call.args[0]) == Array(True, False, "float64")

@@ -83,7 +83,11 @@ def test_objects_that_stay_as_they_are(text: str, expected: bool) -> None:
         pytest.param("kept.append(make())", False, id="kept in a list"),
         pytest.param("y = make().data", False, id="an attribute"),
         pytest.param("t = torch.zeros(3)\nt[0] = make().view(-1).cuda()", True, id="copied into a tensor"),
+        pytest.param("y = w * make()", False, id="a factor of a product that may be sent backward"),
+        pytest.param("y = make().view(-1) @ w", False, id="a factor, as a view"),
         pytest.param("y = make() * 2", True, id="arithmetic"),
+        pytest.param("y = 2 / make()", True, id="arithmetic with a number before it"),
+        pytest.param("y = w - make()", True, id="a sum keeps nothing"),
         pytest.param("y = make().float() > 2", True, id="a comparison"),
     ],
 )

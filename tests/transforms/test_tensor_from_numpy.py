@@ -67,6 +67,16 @@ def test_left_alone(text: str) -> None:
         ),
         pytest.param("a = np.zeros(3)\nt = torch.tensor(a)\nt += 1\nprint(a)", "shared-memory", id="trap 2: the array is read again"),
         pytest.param("t = torch.tensor(torch.zeros(3).numpy())", "shared-memory", id="the array is a tensor's"),
+        pytest.param("a = b = np.zeros(3)\nt = torch.tensor(a)\nb[0] = 1", "shared-memory", id="an array of two names"),
+        pytest.param("s.append(a := np.zeros(3))\nt = torch.tensor(a)", "shared-memory", id="named as it is handed on"),
+        pytest.param("class A:\n    a = np.zeros(3)\n    t = torch.tensor(a)", "shared-memory", id="an array of a class"),
+        pytest.param(
+            "for i in s:\n    if i:\n        a[0] = i\n    a = np.zeros(3)\n    t = torch.tensor(a)",
+            "shared-memory",
+            id="written a round later",
+        ),
+        pytest.param("t = w * torch.tensor(buf)\nbuf = np.zeros(3)\nt = w * torch.tensor(buf)\nbuf[0] = 1", "shared-memory", id="a factor"),
+        pytest.param("t = torch.tensor(np.asarray(image)) / 255", "shared-memory", id="trap 3: perhaps read only"),
         pytest.param("t = torch.tensor([np.zeros(3), np.ones(3, dtype=np.float32)])", "mixed-dtypes", id="two dtypes"),
         pytest.param("t = torch.tensor([np.array([x]), np.array([y])])", "mixed-dtypes", id="dtypes unknown"),
         pytest.param("t = torch.tensor([np.zeros(3) for x in xs])", "may-be-empty", id="perhaps empty"),
@@ -133,11 +143,11 @@ def test_arrays_of_a_known_dtype_of_the_tensor(before: str, after: str) -> None:
     ("before", "after"),
     [
         pytest.param(
-            "t = torch.tensor([np.zeros(3), np.ones(3)])", "t = torch.from_numpy(np.stack([np.zeros(3), np.ones(3)]))", id="a list"
+            "t = torch.tensor([np.zeros(3), np.ones(3)])", "t = torch.from_numpy(np.array([np.zeros(3), np.ones(3)]))", id="a list"
         ),
         pytest.param(
             "t = torch.FloatTensor([np.zeros(3), np.ones(3)])",
-            "t = torch.as_tensor(np.stack([np.zeros(3), np.ones(3)]), dtype=torch.float32)",
+            "t = torch.as_tensor(np.array([np.zeros(3), np.ones(3)]), dtype=torch.float32)",
             id="of a dtype",
         ),
         pytest.param(
@@ -184,7 +194,7 @@ def test_the_draws_say_what_changes() -> None:
 def test_names_are_spelled_as_the_file_spells_them() -> None:
     """Imports under other names serve; what is missing is imported."""
     before = "import numpy as numeric\nimport torch as th\n\nt = th.tensor([numeric.ones(2)])\n"
-    after = "import numpy as numeric\nimport torch as th\n\nt = th.from_numpy(numeric.stack([numeric.ones(2)]))\n"
+    after = "import numpy as numeric\nimport torch as th\n\nt = th.from_numpy(numeric.array([numeric.ones(2)]))\n"
     check_transformed(RULE, before, after)
     before = "from numpy import ones\nfrom torch import tensor\n\nt = tensor(ones(2))\n"
     after = "from numpy import ones\nimport torch\n\nt = torch.from_numpy(ones(2))\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import argument, has_stars, is_constant, receiver
-from torchfix.facts.scopes import Bound
+from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, last_name
 from torchfix.facts.values import ELEMENT, Path, Value
 
@@ -38,6 +38,17 @@ _ELEMENTWISE = _words(
     multiply divide true_divide power mod maximum minimum logical_and logical_or logical_not logical_xor equal not_equal less greater
     less_equal greater_equal isnan isinf isfinite where nan_to_num zeros_like ones_like empty_like full_like copy"""
 )
+# The places at which functions that are done to each element, and some others, take an array to write into.
+_TWO_OPERANDS = _words(
+    """arctan2 add subtract multiply divide true_divide power mod maximum minimum logical_and logical_or logical_xor equal not_equal less
+    greater less_equal greater_equal"""
+)
+_WITHOUT_OUT = _words("where nan_to_num zeros_like ones_like empty_like full_like copy")
+_OUT = {
+    **{name: 2 if name in _TWO_OPERANDS else 1 for name in _ELEMENTWISE - _WITHOUT_OUT},
+    **dict.fromkeys(("clip", "cumsum", "cumprod"), 3),
+    **dict.fromkeys(("round", "outer", "stack", "concatenate"), 2),
+}
 _TRUTHS = _words(
     "logical_and logical_or logical_not logical_xor equal not_equal less greater less_equal greater_equal isnan isinf isfinite"
 )
@@ -69,12 +80,14 @@ class Array:
         is_new: whether its memory is its own, can be written, and is held by nothing else.
         dtype: the name of its dtype, None where that is not known.
         is_exact: whether it surely is an array, rather than perhaps a sequence of some.
+        is_writable: whether its memory can be written; torch warns of tensors over memory that cannot.
     """
 
     has_dimension: bool
     is_new: bool
     dtype: str | None = None
     is_exact: bool = True
+    is_writable: bool = True
 
 
 class Arrays:
@@ -112,6 +125,7 @@ class Arrays:
             all(item.is_new for item in known),
             dtypes.pop() if len(dtypes) == 1 else None,
             all(item.is_exact for item in known),
+            all(item.is_writable for item in known),
         )
 
     def _of_value(self, value: Value) -> Array | None:
@@ -154,7 +168,7 @@ class Arrays:
         return self._of_method(node, source, last_name(node.func) or "")
 
     def _of_function(self, call: ast.Call, name: str) -> Array | None:
-        if argument(call, "out") is not None or has_stars(call) or not (call.args or call.keywords):
+        if argument(call, "out", _OUT.get(name)) is not None or has_stars(call) or not (call.args or call.keywords):
             return None
         first = call.args[0] if call.args else None
         if name in _SHAPED:
@@ -201,7 +215,8 @@ class Arrays:
         inner = self.of(first) if first is not None and not written else None
         copies = name == "array" and argument(call, "copy", 2) is None
         sized = written or (inner is not None and inner.has_dimension)
-        return Array(sized, written or copies, _dtype(call, 1, inner.dtype if inner is not None else None))
+        dtype = _dtype(call, 1, inner.dtype if inner is not None else None)
+        return Array(sized, written or copies, dtype, is_writable=written or copies or (inner is not None and inner.is_writable))
 
     def _drawn(self, call: ast.Call, name: str) -> Array | None:
         if has_stars(call):
@@ -223,7 +238,8 @@ class Arrays:
         if name == "numpy" and not call.args:
             return Array(False, False) if self._facts.kinds.is_tensor(source) else None
         inner = self.of(source) if name in _NEW_METHODS | _SHARING_METHODS else None
-        if inner is None or not inner.is_exact or argument(call, "copy", 4) is not None or argument(call, "out") is not None:
+        out = argument(call, "out", _OUT[name] - 1 if name in _OUT else None)  # of a method the array itself is no argument
+        if inner is None or not inner.is_exact or argument(call, "copy", 4) is not None or out is not None:
             return None
         sized = name in ("flatten", "ravel", "repeat") or (inner.has_dimension and name in _KEEPING_DIMENSION)
         if name == "reshape":
@@ -231,7 +247,7 @@ class Arrays:
         if not sized and name in ("clip", "round", "cumsum", "cumprod"):
             return None  # of an array without dimensions these give a number
         dtype = _dtype(call, 0, None) if name == "astype" else inner.dtype
-        return Array(sized, name in _NEW_METHODS or inner.is_new, dtype)
+        return Array(sized, name in _NEW_METHODS or inner.is_new, dtype, is_writable=name in _NEW_METHODS or inner.is_writable)
 
     def _of_environment(self, node: ast.expr, path: Path) -> Array | None:
         """What several environments at once give for a step: observations, rewards, ends."""
@@ -265,8 +281,10 @@ class Arrays:
         facts = self._facts
         around = facts.tree.nearest(name, _ROUNDS)
         bindings = facts.flow.reaching(name)
+        if self._is_read_elsewhere(name):
+            return False
         for binding in bindings:
-            made = self._made(binding.value) if binding.how is Bound.ASSIGN and binding.value is not None and not binding.path else None
+            made = self._made(binding.value) if binding.value is not None and _names_alone(binding) else None
             if made is None or not made.is_new or facts.tree.nearest(binding.node, _ROUNDS) is not around:
                 return False
         here = (name.lineno, name.col_offset)
@@ -274,7 +292,17 @@ class Arrays:
         same = [use for use in uses if any(binding in bindings for binding in facts.flow.reaching(use))]
         scope = facts.names.scope(name)
         before = all((use.lineno, use.col_offset) < here and facts.names.scope(use) is scope for use in same)
-        return before and all(self._only_fills(use) for use in same)
+        return before and all(self._only_fills(use) and not self._is_of_round_before(use) for use in same)
+
+    def _is_read_elsewhere(self, name: ast.Name) -> bool:
+        """Whether a variable of a class or module may be read by other code than that of its scope."""
+        scope = self._facts.names.scope(name).node
+        files = self._facts.program.holding(name.id) if isinstance(scope, ast.Module) else ()
+        return isinstance(scope, ast.ClassDef) or any(facts is not self._facts for facts in files)
+
+    def _is_of_round_before(self, use: ast.Name) -> bool:
+        """Whether a use may mean what the variable was given in the round of the loop before, further down in the text."""
+        return any(self._facts.tree.statement(binding.node).lineno > use.lineno for binding in self._facts.flow.reaching(use))
 
     def _only_fills(self, use: ast.Name) -> bool:
         """Whether a use of a variable asks for the shape of its array, computes with it, or writes entries of it."""
@@ -282,6 +310,13 @@ class Arrays:
         if isinstance(parent, ast.Attribute):
             return parent.attr in _SHAPE
         return isinstance(parent, (ast.BinOp, ast.Compare)) or (isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load))
+
+
+def _names_alone(binding: Binding) -> bool:
+    """Whether a binding is the assignment of a value to one variable, which is its only name."""
+    node = binding.node
+    alone = isinstance(node, ast.AnnAssign) or (isinstance(node, ast.Assign) and len(node.targets) == 1)
+    return alone and binding.how is Bound.ASSIGN and not binding.path
 
 
 def _dtype(call: ast.Call, place: int | None, otherwise: str | None) -> str | None:

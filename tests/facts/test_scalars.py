@@ -101,3 +101,37 @@ def test_shapes_and_widths(expression: str, single: bool, wide: bool) -> None:
     facts = facts_of(TEXT.replace("EXPRESSION", expression))
     given = node(facts, f"ask({expression})").args[0]  # type: ignore[attr-defined]
     assert (facts.scalars.is_single(given), facts.scalars.is_wide(given)) == (single, wide)
+
+
+@pytest.mark.parametrize(
+    ("between", "carried"),
+    [
+        pytest.param("pass", True, id="nothing between"),
+        pytest.param("print(z)", True, id="something else between"),
+        pytest.param("loss *= 2", False, id="the tensor is written between"),
+        pytest.param("print(value)", False, id="used twice"),
+        pytest.param("value = 3", False, id="given another value"),
+    ],
+)
+def test_number_that_a_variable_carries(between: str, carried: bool) -> None:
+    """A variable is the number that it takes to its only use, as long as the tensor is the same there."""
+    facts = facts_of(TEXT.replace("ask(EXPRESSION)", f"value = loss.item()\n{between}\nask(value)"))
+    call = node(facts, "ask(value)")
+    found = facts.scalars.at(call.args[0])  # type: ignore[attr-defined]
+    assert (found is not None and ast.unparse(found.node) == "loss.item()" and found.use is call.args[0]) is carried  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        ("value = 1\nprint(value)", True),
+        ("value = 1\nvalue = 2", False),
+        ("value = 1\ndel value", False),
+        ("value = 1\nprint(locals())", False),
+        ("value, other = 1, 2", False),
+    ],
+)
+def test_variable_of_one_assignment(text: str, alone: bool) -> None:
+    """Nothing else binds it or looks at all variables."""
+    facts = facts_of(text)
+    assert (facts.flow.only_variable(facts.tree.module.body[0]) is not None) is alone

@@ -36,6 +36,8 @@ loss.backward()
 optimizer.step()
 """
 
+COUNTED = "for i, (x, y) in enumerate(loader):"
+
 
 def training(begin: str, step: str, end: str, header: str = "for x, y in loader:", head: str = HEAD) -> str:
     """A function that trains: what stands in front of its loop, what each step does behind the update, and what follows."""
@@ -238,6 +240,58 @@ def test_count_that_a_variable_holds_in_host_memory() -> None:
     check_noop(RULE, training("hits = 0", "right = outputs.argmax(1).eq(y).cpu().sum()\nhits += right.item()\nuse(right)", "return hits"))
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("value = loss.item()\ntotal += value", "value = loss.detach().double()\ntotal = total + value", id="loss"),
+        pytest.param(
+            "value = loss.item()\nprint(i)\ntotal += x.size(0) * value",
+            "value = loss.detach().double()\nprint(i)\ntotal = total + x.size(0) * value",
+            id="times the batch",
+        ),
+        pytest.param(
+            "value = (outputs > 0).sum().item()\ntotal = total + value",
+            "value = (outputs > 0).sum().double()\ntotal = total + value",
+            id="count, written out",
+        ),
+    ],
+)
+def test_number_that_a_variable_only_takes_to_the_sum(before: str, after: str) -> None:
+    """The variable holds what is added, on the device."""
+    changed(("total = 0.0", before, "return total"), ("total = 0.0", after, "total = float(total)\nreturn total"), header=COUNTED)
+
+
+def test_number_that_a_variable_only_takes_to_a_list() -> None:
+    """The variable holds the tensor that the list keeps for a while."""
+    end = "losses = torch.stack(losses).tolist() if losses else []\nreturn losses"
+    changed(
+        ("losses = []", "value = loss.item()\nlosses.append(value)", "return losses"),
+        ("losses = []", "value = loss.detach()\nlosses.append(value)", end),
+    )
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("value = loss.item()\ntotal += value\nprint(value)", id="also printed"),
+        pytest.param("value = loss.item()\ntotal += value * value", id="used twice"),
+        pytest.param("value = loss.item()\nloss *= 2\ntotal += value", id="the tensor is written before"),
+        pytest.param("value = loss.item()\nif i:\n    total += value", id="added on some steps"),
+        pytest.param("value = 0\nvalue = loss.item()\ntotal += value", id="a variable of two values"),
+        pytest.param("value = loss.item()\ntotal += (lambda: value)()", id="used by a function"),
+    ],
+)
+def test_number_that_a_variable_holds_for_more(step: str) -> None:
+    """It must be a number wherever it is used."""
+    text = training("total = 0.0", step, "return total", header=COUNTED)
+    assert run_transform(RULE, text).outcome is Outcome.CLEAN
+
+
+def test_number_that_a_variable_takes_out_of_reach_is_held() -> None:
+    """An attribute of an object can be read by code that is not seen."""
+    check_held(RULE, training("", "value = loss.item()\nmeter.total += value", ""), "out-of-reach")
+
+
 def test_loss_of_unknown_kind_that_is_only_divided() -> None:
     """Where a sum only ever divides, it makes no difference whether it is 3 or 3.0."""
     changed(
@@ -289,9 +343,6 @@ def test_division_has_an_effect_on_numerics() -> None:
     )
     assert note.effects == ("numerics",)
     assert note.notes == ("The device divides by multiplying with the reciprocal, so the last digit of the sum may differ.",)
-
-
-COUNTED = "for i, (x, y) in enumerate(loader):"
 
 
 def test_f49_sum_that_is_logged_every_so_many_steps() -> None:

@@ -57,6 +57,8 @@ def program(lines: str, head: str = HEAD) -> str:
         pytest.param("total += loss.item()", id="sum, for metric-on-device"),
         pytest.param("losses.append(loss.item())", id="list, for metric-on-device"),
         pytest.param("total += loss.item()\nlosses.append(loss.item())", id="sum and list, for metric-on-device"),
+        pytest.param("value = loss.item()\ntotal += value", id="sum of a variable, for metric-on-device"),
+        pytest.param("value = loss.item()\nmeter.total += value", id="held by metric-on-device"),
         pytest.param("total += loss.item()\nif step % 9 == 0:\n    print(loss.item())", id="sum, and a print now and then"),
         pytest.param("seen.append(output.detach().cpu().numpy())", id="predictions are collected on the host"),
         pytest.param("guess = output.cpu().numpy()\nseen = np.append(seen, guess)", id="predictions are collected in an array"),

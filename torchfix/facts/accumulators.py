@@ -26,7 +26,7 @@ class Addition:
     Args:
         statement: ``total += value``, ``total = total + value``, ``losses.append(value)`` or ``losses += [value]``.
         value: what it adds.
-        reads: the numbers in it that are read from the device.
+        reads: the numbers in it that are read from the device, there or in front of the statement.
     """
 
     statement: ast.stmt
@@ -36,7 +36,7 @@ class Addition:
     @property
     def is_bare(self) -> bool:
         """Whether it adds one number from the device and nothing else."""
-        return any(read.node is self.value for read in self.reads)
+        return any(read.use is self.value for read in self.reads)
 
 
 @dataclass(frozen=True, eq=False)

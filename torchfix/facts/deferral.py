@@ -90,6 +90,8 @@ class Deferral:
             return  # without asking what else is read
         for reading in self._facts.readings.all:
             statement = self._facts.tree.statement(reading.node)
+            use = self._facts.scalars.only_use(statement)
+            statement = self._facts.tree.statement(use) if use is not None else statement
             if statement in seen or not self._facts.readings.is_gathered(reading):
                 continue
             for target, value in (*summed(statement), *gathered(statement)):
@@ -223,7 +225,7 @@ class Deferral:
         """The operators of the arithmetic in an addition that touch what is read from the device."""
         found = set()
         for node in ast.walk(addition.value):
-            if isinstance(node, ast.BinOp) and any(self._facts.tree.is_within(read.node, node) for read in addition.reads):
+            if isinstance(node, ast.BinOp) and any(self._facts.tree.is_within(read.use, node) for read in addition.reads):
                 found.add(type(node.op))
         return frozenset(found)
 
@@ -321,14 +323,14 @@ def _leaves(addition: Addition) -> Iterator[ast.expr]:
             waiting = [node.left, node.right, *waiting]
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
             waiting = [node.operand, *waiting]
-        elif not any(read.node is node for read in addition.reads):
+        elif not any(read.use is node for read in addition.reads):
             yield node
 
 
 def _divides_by_read(addition: Addition) -> bool:
     divisors = [node.right for node in ast.walk(addition.value) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
     inside = {id(item) for divisor in divisors for item in ast.walk(divisor)}
-    return any(id(read.node) in inside for read in addition.reads)
+    return any(id(read.use) in inside for read in addition.reads)
 
 
 def _is_legacy(operand: ast.expr) -> bool:

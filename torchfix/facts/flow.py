@@ -29,6 +29,18 @@ class Flow:
             self._asked[name] = self._reaching(name)
         return self._asked[name]
 
+    def only_variable(self, statement: ast.stmt) -> ast.Name | None:
+        """The variable that an assignment alone gives a value, in its own function or in a module that nobody imports it from."""
+        facts = self._facts
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
+            return None
+        target = statement.targets[0]
+        outside = facts.names.scope(target) is facts.names.module and facts.project.mentions(target.id, facts.path)
+        alone = len(facts.names.bindings(target)) == 1 and all(
+            use is target or isinstance(use.ctx, ast.Load) for use in facts.names.uses(target)
+        )
+        return target if alone and not outside and not facts.tree.calls.get("locals") else None
+
     def _reaching(self, name: ast.Name) -> list[Binding]:
         found = self._facts.names.lookup(name.id, name)
         if found is None:

@@ -97,6 +97,7 @@ class Gains:
         for item in (item for item, reason in judged.items() if reason is None):
             for addition in item.additions if isinstance(item, Accumulator) else item.entries:
                 yield addition.statement
+                yield from (self._facts.tree.statement(read.node) for read in addition.reads)
             for display in self._facts.deferral.displays(item) if isinstance(item, Accumulator) else ():
                 yield from self._drawn(display)
 

@@ -80,9 +80,11 @@ class Readings:
 
     def is_gathered(self, reading: Reading) -> bool:
         """Whether the number that is read goes into a running total or a list: ``total += x.item()``, ``losses.append(x.item())``."""
-        node: ast.AST = reading.node
-        tree = self._facts.tree
-        for outer in tree.ancestors(reading.node):
+        return self._is_gathered(reading.node)
+
+    def _is_gathered(self, expression: ast.expr) -> bool:
+        node: ast.AST = expression
+        for outer in self._facts.tree.ancestors(expression):
             match outer:
                 case ast.BinOp() | ast.UnaryOp() | ast.List() | ast.Tuple() | ast.Attribute():
                     pass
@@ -93,6 +95,9 @@ class Readings:
                 case ast.Assign(value=ast.BinOp(op=ast.Add()) as addition):
                     words = [ast.unparse(target) for target in outer.targets]
                     return any(ast.unparse(side) in words for side in (addition.left, addition.right))
+                case ast.Assign() if node is outer.value:
+                    use = self._facts.scalars.only_use(outer)
+                    return use is not None and self._facts.scalars.at(use) is not None and self._is_gathered(use)
                 case ast.Call(func=ast.Attribute(attr="append" | "extend")):
                     return node in outer.args
                 case ast.Call() if self._facts.calls.meaning(outer) in (*_NUMBERS, "builtins.round"):

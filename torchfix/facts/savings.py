@@ -142,7 +142,7 @@ class Savings:
     def _later_place(self, reading: Reading) -> tuple[ast.Assign, ast.stmt] | None:
         facts, tree = self._facts, self._facts.tree
         statement = tree.statement(reading.node)
-        target = self._only_variable(statement)
+        target = facts.flow.only_variable(statement)
         if target is None or not isinstance(statement, ast.Assign) or facts.readings.is_timed(reading):
             return None
         uses = [use for use in facts.names.uses(target) if use is not target]
@@ -157,18 +157,6 @@ class Savings:
         span = facts.stability.span(statement, place)
         return (statement, place) if span is not None and facts.stability.keeps(statement.value, span) else None
 
-    def _only_variable(self, statement: ast.stmt) -> ast.Name | None:
-        """The variable that an assignment alone gives a value, in its own function or in a module that nobody imports it from."""
-        facts = self._facts
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
-            return None
-        target = statement.targets[0]
-        outside = facts.names.scope(target) is facts.names.module and facts.project.mentions(target.id, facts.path)
-        alone = len(facts.names.bindings(target)) == 1 and all(
-            use is target or isinstance(use.ctx, ast.Load) for use in facts.names.uses(target)
-        )
-        return target if alone and not outside and not self._facts.tree.calls.get("locals") else None
-
     # For nothing ----------------------------------------------------------------------------------------------
 
     def is_unused(self, reading: Reading) -> bool:
@@ -182,7 +170,7 @@ class Savings:
             return False
         if isinstance(statement, ast.Expr):
             return statement.value is reading.node and facts.purity.is_pure(reading.node)
-        target = self._only_variable(statement)
+        target = facts.flow.only_variable(statement)
         if target is None or not isinstance(statement, ast.Assign) or not isinstance(facts.names.scope(target).node, FUNCTIONS):
             return False
         return all(use is target for use in facts.names.uses(target)) and facts.purity.is_pure(statement.value)

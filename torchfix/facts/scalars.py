@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class Scalar:
 
     Args:
         node: the whole expression.
+        use: where its value is used: the expression itself, or the only use of the variable that it is assigned to.
         tensor: the tensor that holds the number, still on the device.
         number: the kind of Python number that it gives; None where that is not known.
         holds: the kind of number that the tensor holds.
@@ -40,6 +41,7 @@ class Scalar:
     """
 
     node: ast.expr
+    use: ast.expr
     tensor: ast.expr
     number: Number | None
     holds: Number | None
@@ -57,7 +59,20 @@ class Scalars:
     def statements(self) -> tuple[ast.stmt, ...]:
         """The statements with something that looks like a number read from a tensor, in no order; quick to say, and no proof."""
         calls = (call for name in ("item", "float", "int") for call in self._facts.tree.calls.get(name, ()))
-        return tuple(dict.fromkeys(self._facts.tree.statement(call) for call in calls))
+        reading = dict.fromkeys(self._facts.tree.statement(call) for call in calls)
+        using = (use for statement in reading if (use := self.only_use(statement)) is not None)
+        return tuple(reading | dict.fromkeys(self._facts.tree.statement(use) for use in using))
+
+    def only_use(self, statement: ast.stmt) -> ast.Name | None:
+        """The one place, in the same block, that uses the variable that an assignment alone gives a value; None where it is not that."""
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            return None
+        target = self._facts.flow.only_variable(statement)
+        uses = [use for use in self._facts.names.uses(target) if use is not target] if target is not None else []
+        if len(uses) != 1 or self._facts.names.scope(uses[0]) is not self._facts.names.scope(statement.targets[0]):
+            return None
+        _, block, index = self._facts.tree.place(statement)
+        return uses[0] if self._facts.tree.statement(uses[0]) in block[index + 1 :] else None
 
     def within(self, value: ast.expr) -> Iterator[Scalar]:
         """The numbers in an expression that are read from the device, the outermost expressions that do so."""
@@ -72,8 +87,13 @@ class Scalars:
                 yield from self.within(child.value)
 
     def at(self, expression: ast.expr) -> Scalar | None:
-        """An expression as a number that the host reads from the device; None for anything else."""
+        """An expression as a number that the host reads from the device; None for anything else.
+
+        A variable that only takes such a number to one later place is that number, if its tensor is the same there.
+        """
         facts = self._facts
+        if isinstance(expression, ast.Name):
+            return self._carried(expression)
         node, given = expression, ""
         reads = False
         while True:
@@ -95,7 +115,16 @@ class Scalars:
             return None
         holds = facts.numbers.of(node)
         number = {"float": Number.FRACTION, "int": Number.WHOLE}.get(given, holds)
-        return Scalar(expression, node, number, holds, copy, where is Residence.DEVICE)
+        return Scalar(expression, expression, node, number, holds, copy, where is Residence.DEVICE)
+
+    def _carried(self, use: ast.Name) -> Scalar | None:
+        bindings = self._facts.flow.reaching(use)
+        made = bindings[0].node if len(bindings) == 1 and bindings[0].how is Bound.ASSIGN else None
+        if not isinstance(made, ast.Assign) or isinstance(made.value, ast.Name) or self.only_use(made) is not use:
+            return None
+        read, span = self.at(made.value), self._facts.stability.span(made, self._facts.tree.statement(use))
+        same = read is not None and span is not None and self._facts.stability.keeps(read.tensor, span)
+        return replace(read, use=use) if read is not None and same else None
 
     def _copies_back(self, call: ast.Call) -> bool:
         transfer = self._facts.devices.transfer(call) if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else None

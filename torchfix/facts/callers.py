@@ -187,7 +187,7 @@ def _by_name(facts: Facts, name: str, definition: ast.AST, certain: bool) -> lis
         if calls is None:
             return None
         found += [(there, call) for call in calls]
-        mentioning = list(there.project.mentioning(word, there.path))
+        mentioning = there.project.mentioning(word, there.path)
         if len(mentioning) > _MOST_FILES:
             return None
         for path in mentioning:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.calls import argument
 from torchfix.facts.creations import Creation
 from torchfix.facts.devices import Device
-from torchfix.facts.tree import dotted, last_name
+from torchfix.facts.tree import dotted, last_name, walk
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -94,12 +94,12 @@ class Destinations:
 
     @cached_property
     def _prefers_single_quotes(self) -> bool:
-        strings = [node for node in ast.walk(self._facts.source.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        strings = [node for node in walk(self._facts.source.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         opened = Counter(self._text(node)[:1] for node in strings)
         return opened["'"] > opened['"']
 
 
 def _reads(given: ast.expr | None, source: ast.expr) -> bool:
     """Whether a device expression reads the tensor that is moved (``x = x.to(x.device)``)."""
-    names = {node.id for node in ast.walk(given) if isinstance(node, ast.Name)} if given is not None else set()
+    names = {node.id for node in walk(given) if isinstance(node, ast.Name)} if given is not None else set()
     return isinstance(source, ast.Name) and source.id in names

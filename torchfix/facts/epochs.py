@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.callees import classes_of
 from torchfix.facts.loaders import Loader
 from torchfix.facts.makers import may_be_same
-from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted
+from torchfix.facts.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, walk
 from torchfix.facts.values import parameter_named, passed
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Epochs:
         """Whether a generator iterates the loader for loops that are among the places themselves, and for nobody else."""
         function = _generator(start)
         calls = self._calls_with_loader(start.facts, function) if function is not None else []
-        headers = {id(node) for other in found if isinstance(other.node, (ast.For, ast.AsyncFor)) for node in ast.walk(other.node.iter)}
+        headers = {id(node) for other in found if isinstance(other.node, (ast.For, ast.AsyncFor)) for node in walk(other.node.iter)}
         return bool(calls) and all(id(call) in headers for _, call in calls)
 
     def _calls_with_loader(self, facts: Facts, function: Function) -> list[tuple[Facts, ast.Call]]:
@@ -240,7 +240,7 @@ class Epochs:
 def _generator(start: Start) -> Function | None:
     """The generator function in which a loader is iterated."""
     function = start.facts.tree.function(start.node)
-    if function is None or not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for item in function.body for node in ast.walk(item)):
+    if function is None or not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for item in function.body for node in walk(item)):
         return None
     return function
 

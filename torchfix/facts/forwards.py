@@ -16,7 +16,7 @@ from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.precision import FULL, MUTATORS, Reader, Reading
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.scopes import Bound, parameters
-from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk_here
+from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here
 from torchfix.facts.updates import Update, called
 from torchfix.facts.values import passed
 
@@ -205,7 +205,7 @@ class _Split:
         known = self._is_known(statement) and not trial.wanted and not self._by_hand(trial, reader)
         if runs or (known and self._feeds(statement) and self._needs_autocast(statement, reader)):
             self.chosen.append(index)
-            self.derived |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            self.derived |= {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
             reader.values = trial.values
             return None
         if known and not isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
@@ -218,7 +218,7 @@ class _Split:
         if trial.opaque:
             return trial.opaque[0]
         derived = self._derived_in(statement)
-        for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+        for call in (node for node in walk(statement) if isinstance(node, ast.Call)):
             given = any(self._gives_output(item, derived) for item in (*call.args, *call.keywords))
             if given and not self._is_known_call(call) and self.facts.models.run_by(call) is None:
                 return call
@@ -227,17 +227,17 @@ class _Split:
     def _derived_in(self, statement: ast.stmt) -> set[str]:
         """The names that may hold what a network gave, by the end of a statement and of those chosen before it."""
         derived = set(self.derived)
-        parts = [node for node in ast.walk(statement) if isinstance(node, ast.stmt)]
+        parts = [node for node in walk(statement) if isinstance(node, ast.stmt)]
         while True:
             giving = [part for part in parts if any(self._gives_output(node, derived) for node in _computed(part))]
-            new = {node.id for part in giving for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            new = {node.id for part in giving for node in walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
             if new <= derived:
                 return derived
             derived |= new
 
     def _gives_output(self, node: ast.AST, derived: set[str]) -> bool:
         """Whether a node runs one of the networks, or reads a name that may hold what one gave."""
-        return any(item in self.runs or (isinstance(item, ast.Name) and item.id in derived) for item in ast.walk(node))
+        return any(item in self.runs or (isinstance(item, ast.Name) and item.id in derived) for item in walk(node))
 
     def _by_hand(self, trial: Reader, reader: Reader) -> bool:
         """Whether a statement multiplies matrices outside of any network, which autocast would turn to half precision."""
@@ -251,7 +251,7 @@ class _Split:
         read = _read_names(statement)
         if any(reading.sources for name, reading in reader.values.items() if name in read):
             return True
-        return bool(read & self.derived) and any(self._is_loss(node) for node in ast.walk(statement) if isinstance(node, ast.Call))
+        return bool(read & self.derived) and any(self._is_loss(node) for node in walk(statement) if isinstance(node, ast.Call))
 
     def _is_loss(self, call: ast.Call) -> bool:
         """Whether a call computes one of torch's losses."""
@@ -262,7 +262,7 @@ class _Split:
 
     def _is_known(self, statement: ast.stmt) -> bool:
         """Whether a statement calls nothing but tensor operations, torch's own layers and losses, and builtins."""
-        return all(self._is_known_call(call) for call in ast.walk(statement) if isinstance(call, ast.Call))
+        return all(self._is_known_call(call) for call in walk(statement) if isinstance(call, ast.Call))
 
     def _is_known_call(self, call: ast.Call) -> bool:
         return (
@@ -311,7 +311,7 @@ class _Split:
         touched = {index for index in self.chosen if self._touches(self.block[index], reader)}
         beside = {index for first, last in stretches if touched & set(range(first, last + 1)) for index in range(first, last + 1)}
         losses = {
-            index for index in self.chosen if any(self._is_loss(node) for node in ast.walk(self.block[index]) if isinstance(node, ast.Call))
+            index for index in self.chosen if any(self._is_loss(node) for node in walk(self.block[index]) if isinstance(node, ast.Call))
         }
         return [index for index in self.chosen if index in touched or index in beside & losses]
 
@@ -321,7 +321,7 @@ class _Split:
 
     def _runs_in(self, statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
         for statement in statements:
-            yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call) and self.facts.models.run_by(node))
+            yield from (node for node in walk(statement) if isinstance(node, ast.Call) and self.facts.models.run_by(node))
 
     def _stretches(self) -> list[tuple[int, int]] | Obstacle:
         """The chosen statements joined across quiet ones; a pass without gradients stands alone when it shares weights."""
@@ -478,7 +478,7 @@ class _Split:
             found = hazards.in_network(network, methods)
             if found is not None:
                 return found
-        calls = [node for statement in code for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        calls = [node for statement in code for node in walk(statement) if isinstance(node, ast.Call)]
         definitions = [Definition(*function) for call in calls if (function := called(self.facts, call)) is not None]
         return hazards.in_definitions(definitions) or hazards.wide(self.feeding.expressions)
 
@@ -531,7 +531,7 @@ def _common_block(facts: Facts, loop: ast.stmt, statements: list[ast.stmt]) -> l
 
 def _read_names(statement: ast.stmt) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(statement):
+    for node in walk(statement):
         name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
         if name is not None:
             found.add(name)

@@ -17,7 +17,7 @@ from torchfix.facts.names import Definition
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.regions import AUTOCAST
 from torchfix.facts.scopes import Bound
-from torchfix.facts.tree import FUNCTIONS, last_name
+from torchfix.facts.tree import FUNCTIONS, last_name, walk
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -153,7 +153,7 @@ class Hazards:
         if network.definition is not None:
             return self.in_definitions([network.definition], methods)
         facts = network.value.facts
-        inside = [facts.names.definition(node) for node in ast.walk(network.value.node) if isinstance(node, (ast.Name, ast.Attribute))]
+        inside = [facts.names.definition(node) for node in walk(network.value.node) if isinstance(node, (ast.Name, ast.Attribute))]
         return self.in_definitions([definition for definition in inside if definition], methods)
 
     def in_definitions(self, definitions: Iterable[Definition], methods: frozenset[str] = frozenset()) -> Obstacle | None:
@@ -176,7 +176,7 @@ class Hazards:
         listed = [(self._facts, call) for call in calls]
         for definition in definitions:
             for item in definition.facts.models.hidden_classes(definition):
-                listed += [(item.facts, node) for node in ast.walk(item.node) if isinstance(node, ast.Call)]
+                listed += [(item.facts, node) for node in walk(item.node) if isinstance(node, ast.Call)]
         for facts, call in listed:
             if _is_banned(facts, call) or (facts.calls.meaning(call) or "").rpartition(".")[2] in BANNED:
                 return _obstacle(facts, call, "bce-loss")
@@ -184,7 +184,7 @@ class Hazards:
 
     def wide(self, expressions: Iterable[ast.expr]) -> Obstacle | None:
         """Float64 among some expressions of this file."""
-        for node in (node for expression in expressions for node in ast.walk(expression)):
+        for node in (node for expression in expressions for node in walk(expression)):
             if isinstance(node, ast.Call) and last_name(node.func) == "double" and not node.args:
                 return _obstacle(self._facts, node, "float64")
             if isinstance(node, ast.Attribute) and self._facts.names.qualified(node) in _WIDE:
@@ -196,7 +196,7 @@ class Hazards:
         """Whether the file holds a number that float16 rounds to zero."""
         return any(
             isinstance(node, ast.Constant) and type(node.value) is float and 0 < node.value < SMALLEST_HALF
-            for node in ast.walk(self._facts.source.tree)
+            for node in walk(self._facts.source.tree)
         )
 
 
@@ -210,7 +210,7 @@ def _in_class(definition: Definition) -> Obstacle | None:
         return None if wrapped else _obstacle(facts, node, "custom-autograd")
     if derives(definition, ("torch.jit.",)):
         return _obstacle(facts, node, "torchscript")
-    for call in (item for item in ast.walk(node) if isinstance(item, ast.Call)):
+    for call in (item for item in walk(node) if isinstance(item, ast.Call)):
         sparse = keyword(call, "sparse")
         if sparse is not None and not (isinstance(sparse.value, ast.Constant) and sparse.value.value is False):
             return _obstacle(facts, call, "sparse-gradients")
@@ -235,7 +235,7 @@ def _running(functions: list[Definition], classes: list[Definition], methods: fr
         if not new:
             return [item for item in found.values() if not isinstance(item.node, ast.ClassDef) and not _only_sets_up(item.node.name)]
         found |= {id(item.node): item for item in new}
-        read = [(item.facts, node) for item in new for node in ast.walk(item.node) if isinstance(node, (ast.Name, ast.Attribute))]
+        read = [(item.facts, node) for item in new for node in walk(item.node) if isinstance(node, (ast.Name, ast.Attribute))]
         names |= {node.attr for _, node in read if isinstance(node, ast.Attribute)}
         named = [facts.names.definition(node) for facts, node in read if isinstance(node.ctx, ast.Load)]
         new = [item for item in named if item is not None and isinstance(item.node, FUNCTIONS) and id(item.node) not in found]
@@ -249,7 +249,7 @@ def _only_sets_up(name: str) -> bool:
 def _in_code(facts: Facts, code: ast.AST) -> Obstacle | None:
     """The first hazard in a function, method or statement that runs under autocast."""
     sigmoids = _sigmoid_names(facts, code)
-    for node in ast.walk(code):
+    for node in walk(code):
         obstacle = None
         if isinstance(node, ast.Call):
             obstacle = _in_call(facts, node, sigmoids)
@@ -461,7 +461,7 @@ def _sigmoid_names(facts: Facts, code: ast.AST) -> frozenset[str]:
     """The names that a piece of code gives to sigmoids."""
     return frozenset(
         target.id
-        for node in ast.walk(code)
+        for node in walk(code)
         if isinstance(node, ast.Assign) and _is_sigmoid(facts, node.value, frozenset())
         for target in node.targets
         if isinstance(target, ast.Name)

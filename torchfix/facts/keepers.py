@@ -15,7 +15,7 @@ from torchfix.facts.calls import receiver
 from torchfix.facts.gradients import GRAPHLESS_METHODS, SENDING, Fate
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.scopes import Bound
-from torchfix.facts.tree import LOOPS, last_name
+from torchfix.facts.tree import LOOPS, last_name, walk
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -46,7 +46,7 @@ def kept_graphs(facts: Facts) -> Iterator[Kept]:
     """The places at which a value with a graph is added to what lives longer than one training step, in text order."""
     if not any(there.tree.calls.keys() & SENDING for there in facts.program.everywhere):
         return
-    for node in ast.walk(facts.tree.module):
+    for node in walk(facts.tree.module):
         if isinstance(node, (ast.Expr, ast.AugAssign, ast.Assign)):
             yield from (kept for kept in _by(facts, node) if not facts.regions.under(node, NO_GRAD))
 

@@ -158,9 +158,14 @@ class Loops:
 
     def _runs_step(self, method: str) -> bool:
         """Whether a class of the program has a method of this name that steps an optimizer."""
-        owners = (owner for facts in self._facts.program.files for owner in facts.tree.classes)
-        methods = (item for owner in owners for item in owner.body if isinstance(item, FUNCTIONS) and item.name == method)
-        return any(isinstance(node, ast.Call) and _attr(node) == "step" for item in methods for node in ast.walk(item))
+        return any(method in facts.loops._stepping_methods for facts in self._facts.program.files)
+
+    @cached_property
+    def _stepping_methods(self) -> frozenset[str]:
+        """The names of the methods of this file's classes that step an optimizer."""
+        tree = self._facts.tree
+        around = (outer for call in tree.calls.get("step", ()) if _attr(call) for outer in tree.ancestors(call))
+        return frozenset(outer.name for outer in around if isinstance(outer, FUNCTIONS) and tree.class_of(outer) is not None)
 
     def _runs_backward(self, call: ast.Call) -> bool:
         """Whether a call runs a function of the project with a backward pass that no loop in it repeats."""

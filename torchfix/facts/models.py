@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.callees import choices
 from torchfix.facts.calls import receiver
 from torchfix.facts.names import Definition
-from torchfix.facts.tree import FUNCTIONS
+from torchfix.facts.tree import FUNCTIONS, walk
 from torchfix.facts.values import Value, returns
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Models:
         self._facts = facts
         self._asked: dict[int, tuple[Network, ...] | None] = {}
         self._reached: dict[Definition, tuple[Definition, ...]] = {}
+        self._named: dict[Definition, tuple[Definition, ...]] = {}
         self._weighted: dict[Definition, bool] = {}
 
     def of(self, expression: ast.expr) -> tuple[Network, ...] | None:
@@ -206,7 +207,7 @@ class Models:
         """Whether a network's class, or one that it may reach, names a layer with weights."""
         if definition not in self._weighted:
             reached = self.hidden_classes(definition)
-            self._weighted[definition] = any(_names_weights(item.facts, node) for item in reached for node in ast.walk(item.node))
+            self._weighted[definition] = any(_names_weights(item.facts, node) for item in reached for node in walk(item.node))
         return self._weighted[definition]
 
     @staticmethod
@@ -215,15 +216,18 @@ class Models:
         waiting = [definition]
         while waiting:
             current = waiting.pop()
-            if id(current.node) in found:
-                continue
-            found[id(current.node)] = current
-            for node in ast.walk(current.node):
-                if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-                    named = current.facts.names.definition(node)
-                    if named is not None and id(named.node) not in found:
-                        waiting.append(named)
+            if id(current.node) not in found:
+                found[id(current.node)] = current
+                waiting += [named for named in current.facts.models._named_by(current) if id(named.node) not in found]
         return tuple(found.values())
+
+    def _named_by(self, definition: Definition) -> tuple[Definition, ...]:
+        """The functions and classes of the project that the code of one names."""
+        if definition not in self._named:
+            inside = (node for node in walk(definition.node) if isinstance(node, (ast.Name, ast.Attribute)))
+            named = (self._facts.names.definition(node) for node in inside if isinstance(node.ctx, ast.Load))
+            self._named[definition] = tuple(item for item in named if item is not None)
+        return self._named[definition]
 
 
 def _wrapped(network: Network, wrapper: str) -> Network:
@@ -236,7 +240,7 @@ def _runs_layers(network: Network, method: str) -> bool:
     found = [
         item for item in (owner.body if isinstance(owner, ast.ClassDef) else []) if isinstance(item, FUNCTIONS) and item.name == method
     ]
-    calls = [node.func for item in found for node in ast.walk(item) if isinstance(node, ast.Call)]
+    calls = [node.func for item in found for node in walk(item) if isinstance(node, ast.Call)]
     return not found or any(
         isinstance(func, ast.Attribute) and _is_name(func.value, "self") or isinstance(func, ast.Subscript) for func in calls
     )
@@ -256,7 +260,7 @@ def has_weights(network: Network) -> bool:
             return True
         call = network.value.node
         assert isinstance(call, ast.Call)
-        return any(_names_weights(network.value.facts, node) for node in ast.walk(call) if node is not call.func)
+        return any(_names_weights(network.value.facts, node) for node in walk(call) if node is not call.func)
     assert network.definition is not None
     return network.definition.facts.models.defines_weights(network.definition)
 

@@ -72,18 +72,26 @@ class Names(Scopes):
         super().__init__(facts.tree, facts.project.scopes(facts.tree))
         self._facts = facts
         self._definitions: dict[ast.expr, Definition | None] = {}
-        self._asking: set[tuple[str, str]] = set()  # star imports being followed, so that a circle of them ends
+        self._qualified: dict[ast.expr, str | None] = {}
 
-    def qualified(self, expression: ast.expr, _depth: int = 0) -> str | None:
+    def qualified(self, expression: ast.expr) -> str | None:
         """The dotted name that an expression stands for (``torch.nn.Linear``), None where it is not known.
 
         Follows imports and plain aliases. Two bindings must agree; a star import that may have rebound the name
         makes it unknown. Definitions of the file itself are known by their bare name with a leading dot.
         """
+        if expression not in self._qualified:
+            found = self._find_qualified(expression, 0)
+            if self._facts.project.followed:
+                return found  # while a circle of star imports is gone round, less is known than will be
+            self._qualified[expression] = found
+        return self._qualified[expression]
+
+    def _find_qualified(self, expression: ast.expr, depth: int) -> str | None:
         if isinstance(expression, ast.Attribute):
-            base = self.qualified(expression.value, _depth)
+            base = self._find_qualified(expression.value, depth) if depth else self.qualified(expression.value)
             return None if base is None else canonical(f"{base}.{expression.attr}")
-        if not isinstance(expression, ast.Name) or _depth > 8:
+        if not isinstance(expression, ast.Name) or depth > 8:
             return None
         found = self.lookup(expression.id, expression)
         if found is None:
@@ -91,7 +99,7 @@ class Names(Scopes):
         scope, bindings = found
         if len(bindings) > 1:
             bindings = self._facts.flow.reaching(expression)
-        meanings = {self._meaning(binding, _depth) for binding in bindings}
+        meanings = {self._meaning(binding, depth) for binding in bindings}
         if len(meanings) != 1:
             return None
         meaning = meanings.pop()
@@ -105,7 +113,7 @@ class Names(Scopes):
         if binding.how in (Bound.FUNCTION, Bound.CLASS):
             return f".{binding.name}"
         if binding.how is Bound.ASSIGN and binding.value is not None and not binding.path and dotted(binding.value):
-            return self.qualified(binding.value, depth + 1)
+            return self._find_qualified(binding.value, depth + 1)
         return None
 
     def _unbound(self, name: ast.Name) -> str | None:
@@ -119,13 +127,14 @@ class Names(Scopes):
 
     def _from_star(self, star: Binding, name: str) -> str | None:
         """What a star import binds a name to: ``""`` for nothing, None where that is not known."""
-        if (star.origin, name) in self._asking:
+        key = (self._facts.path, star.origin, name)
+        if key in self._facts.project.followed:
             return ""
-        self._asking.add((star.origin, name))
+        self._facts.project.followed.add(key)
         try:
             return self._brought(star, name)
         finally:
-            self._asking.discard((star.origin, name))
+            self._facts.project.followed.discard(key)
 
     def _brought(self, star: Binding, name: str) -> str | None:
         facts = self._star_module(star)

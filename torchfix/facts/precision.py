@@ -18,7 +18,7 @@ from torchfix.facts.calls import has_stars
 from torchfix.facts.models import Network
 from torchfix.facts.names import Definition
 from torchfix.facts.scopes import parameters
-from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, Function, dotted, last_name
+from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, Function, dotted, last_name, walk
 from torchfix.facts.values import Value, is_default, passed
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ def _sets(owner: Definition, name: str) -> bool:
     while len(names) != size:
         size = len(names)
         running = [item for item in methods if item.name in names and item.name != "__init__"]
-        inside = [node for item in running for node in ast.walk(item) if isinstance(node, ast.Attribute)]
+        inside = [node for item in running for node in walk(item) if isinstance(node, ast.Attribute)]
         names |= {node.attr for node in inside}
     return any(node.attr == name and isinstance(node.ctx, ast.Store) for node in inside)
 
 
 def result_of(facts: Facts, function: Function, given: Mapping[str, Reading], inside: bool, depth: int) -> Reading:
     """What a function returns, its parameters given; without ``return`` nothing."""
-    yielded = next((node for node in ast.walk(function) if isinstance(node, (ast.Yield, ast.YieldFrom))), None)
+    yielded = next((node for node in walk(function) if isinstance(node, (ast.Yield, ast.YieldFrom))), None)
     if yielded is not None:
         return Reading(frozenset([yielded]))  # a generator's items are not followed
     reader = Reader(facts, depth=depth)
@@ -284,7 +284,7 @@ class Reader:
 
     def _closure(self, node: ast.AST) -> None:
         """A function that is defined here may read half values whenever it is called."""
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and inner.id in self.values:
                 self.want(self.values[inner.id], inner)
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,9 @@ class Project:
         read: the bytes of a file by its POSIX path relative to ``root``, or None where there is no such file.
         paths: the POSIX paths of its Python files relative to ``root``.
         declarations: what it declares of what it runs on.
+
+    Attributes:
+        followed: the star imports that are being followed, by file, module and name, so that a circle of them ends.
     """
 
     def __init__(
@@ -64,12 +67,15 @@ class Project:
         self.read = read
         self.paths = paths
         self.declarations = declarations
+        self.followed: set[tuple[str, str, str]] = set()
         self._facts: dict[str, Facts | None] = {}
         self._sources: dict[str, SourceFile | None] = {}
         self._trees: dict[ast.Module, Tree] = {}
         self._scopes: dict[Tree, Scopes] = {}
         self._imported: dict[str, list[str]] = defaultdict(list)  # the files whose import statements hold a word
         self._holding: dict[str, tuple[str, ...]] = {}  # the files that hold a word anywhere
+        self._mentioning: dict[tuple[str, str], tuple[str, ...]] = {}  # the files that import a file and hold a word
+        self._modules: dict[tuple[str, str, int], Facts | None] = {}  # what a dotted name means in a folder
         self._imports: dict[str, tuple[str, ...]] = {}  # the files that a file imports
 
     @classmethod
@@ -94,7 +100,7 @@ class Project:
         return self.declarations.only_forks
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_facts": {}, "_sources": {}, "_trees": {}, "_scopes": {}}
+        return {**self.__dict__, "_facts": {}, "_sources": {}, "_trees": {}, "_scopes": {}, "_modules": {}}
 
     def reading(self, texts: Mapping[str, bytes]) -> Project:
         """The same project where some files, by relative path, hold other bytes than the disk has."""
@@ -113,7 +119,7 @@ class Project:
     def forget(self) -> None:
         """Let go of what was read, once it is much; to be called between two files, so that a big project fits in memory."""
         if sum(len(source.text) for source in self._sources.values() if source is not None) > _MOST_TEXT:
-            self._facts, self._sources, self._trees, self._scopes = {}, {}, {}, {}
+            self._facts, self._sources, self._trees, self._scopes, self._modules = {}, {}, {}, {}, {}
 
     def facts(self, source: SourceFile) -> Facts:
         """The facts of a file as the other files of the project see it, so that both speak of the same nodes.
@@ -129,6 +135,7 @@ class Project:
         around = Project(self.root, self.read, self.paths, self.declarations)
         # Read once, whatever is asked of them anew.
         around._sources, around._trees, around._scopes, around._imported = self._sources, self._trees, self._scopes, self._imported
+        around._holding, around._mentioning = self._holding, self._mentioning
         around._imports = {other: found for other, found in self._imports.items() if other != path}
         facts = Facts(source, around)
         around._facts[path] = facts
@@ -169,11 +176,11 @@ class Project:
 
     def module(self, name: str, importer: str, level: int = 0) -> Facts | None:
         """The facts of the module that ``importer`` means by a dotted name, None where it is not the project's own."""
-        for path in self._candidates(name, importer, level):
-            facts = self.file(path)
-            if facts is not None:
-                return facts
-        return None
+        key = (name, os.path.dirname(importer), level)
+        if key not in self._modules:
+            found = (self.file(path) for path in self._candidates(name, importer, level))
+            self._modules[key] = next((facts for facts in found if facts is not None), None)
+        return self._modules[key]
 
     def modules_in(self, package: str, importer: str) -> list[Facts]:
         """The facts of all modules of a package that ``importer`` means by a dotted name; empty where one of them is not known."""
@@ -211,12 +218,13 @@ class Project:
 
     def mentions(self, name: str, path: str) -> bool:
         """Whether another Python file of the project imports the file at ``path`` and holds the word ``name``."""
-        return next(self.mentioning(name, path), None) is not None
+        return bool(self.mentioning(name, path))
 
-    def mentioning(self, name: str, path: str) -> Iterator[str]:
+    def mentioning(self, name: str, path: str) -> tuple[str, ...]:
         """The other Python files of the project that import the file at ``path`` and hold the word ``name``."""
-        word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
-        return (other for other in self.importers(path) if word.search(self.read(other) or b""))
+        if (name, path) not in self._mentioning:
+            self._mentioning[name, path] = tuple(self._with_word(name, self.importers(path)))
+        return self._mentioning[name, path]
 
     def imports(self, path: str) -> tuple[str, ...]:
         """The project's files that the file at ``path`` imports, by the import statements in its text; no file is parsed."""
@@ -240,10 +248,13 @@ class Project:
     def holding(self, name: str) -> tuple[str, ...]:
         """The Python files of the project that hold the word ``name``."""
         if name not in self._holding:
-            raw = name.encode()
-            word = re.compile(rb"\b" + re.escape(raw) + rb"\b")
-            self._holding[name] = tuple(path for path in self.paths if raw in (data := self.read(path) or b"") and word.search(data))
+            self._holding[name] = tuple(self._with_word(name, self.paths))
         return self._holding[name]
+
+    def _with_word(self, name: str, paths: Iterable[str]) -> Iterator[str]:
+        raw = name.encode()
+        word = re.compile(rb"\b" + re.escape(raw) + rb"\b")
+        return (path for path in paths if raw in (data := self.read(path) or b"") and word.search(data))
 
     def importers(self, path: str) -> tuple[str, ...]:
         """The other Python files of the project in which an import names the file at ``path``, or one of the same name."""

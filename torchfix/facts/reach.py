@@ -75,5 +75,5 @@ class Reach:
         return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and self._facts.is_self(func.value)
 
 
-def _here(statement: ast.stmt) -> Iterator[ast.AST]:
-    return iter((statement,)) if isinstance(statement, FUNCTIONS) else walk_here(statement)
+def _here(statement: ast.stmt) -> tuple[ast.AST, ...]:
+    return (statement,) if isinstance(statement, FUNCTIONS) else walk_here(statement)

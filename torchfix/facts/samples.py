@@ -12,7 +12,7 @@ from torchfix.facts.names import Definition
 from torchfix.facts.regions import NO_GRAD
 from torchfix.facts.scopes import Binding, Bound
 from torchfix.facts.traits import Mark, Trait
-from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, dotted
+from torchfix.facts.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, dotted, walk
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -86,7 +86,7 @@ class Reader:
             if any(facts.names.qualified(item) in _CACHES for item in called):
                 self.note(Trait.STATE, facts, function)
         for statement in function.body if isinstance(function, FUNCTIONS) else [function.body]:
-            for node in ast.walk(statement):
+            for node in walk(statement):
                 if isinstance(node, ast.Call):
                     self._call(facts, node, within, once)
                 if isinstance(node, ast.Attribute) and traits.is_cuda_name(facts, node):
@@ -533,7 +533,7 @@ def _is_set_before_use(instance: Instance, facts: Facts, target: ast.Attribute) 
     outer = tree.parent(statement)
     if isinstance(outer, ast.If) and any(
         (isinstance(node, ast.Attribute) and node.attr == name) or (isinstance(node, ast.Constant) and node.value == name)
-        for node in ast.walk(outer.test)
+        for node in walk(outer.test)
     ):
         return True
     if function is None or statement not in function.body:

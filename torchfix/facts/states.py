@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.calls import receiver
-from torchfix.facts.tree import FUNCTIONS, dotted
+from torchfix.facts.tree import FUNCTIONS, dotted, walk
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -86,7 +86,7 @@ class States:
 
     def free_key(self, *candidates: str) -> str | None:
         """The first of these words that the file does not use as a string, so that no entry of a dictionary has it already."""
-        words = {node.value for node in ast.walk(self._facts.source.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        words = {node.value for node in walk(self._facts.source.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
         return next((word for word in candidates if word not in words), None)
 
     def are_kept(self, variable: ast.Name | ast.Attribute) -> bool:

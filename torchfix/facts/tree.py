@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
@@ -50,17 +51,11 @@ class Tree:
         while stack:
             node = stack.pop()
             self._first[node] = self._last[node] = len(self._first)
-            children: list[ast.AST] = []
-            for name in node._fields:
-                value = getattr(node, name, None)
-                if isinstance(value, ast.AST):
-                    children.append(value)
-                elif isinstance(value, list):
-                    children.extend(item for item in value if isinstance(item, ast.AST))
-            for child in children:
+            held = children(node)
+            for child in held:
                 if not isinstance(child, (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)):
                     parents[child] = node
-            stack.extend(reversed(children))  # so that the indexes are in the order of the text
+            stack.extend(reversed(held))  # so that the indexes are in the order of the text
             self._note(node)
         for node in reversed(self._first):
             parent = parents.get(node)
@@ -190,14 +185,49 @@ def dotted(expression: ast.expr) -> str | None:
     return None
 
 
-def walk_here(node: ast.AST) -> Iterator[ast.AST]:
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes that a node directly holds, in the order of its fields."""
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+def walk_here(node: ast.AST) -> tuple[ast.AST, ...]:
     """A node and all below it in text order, without the bodies of functions and classes defined there."""
+    return node, *_below(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda))
+
+
+def walk_evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """As :func:`walk_here`, with what lambdas do and without functions and classes that are defined there."""
     yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            yield child
-        else:
-            yield from walk_here(child)
+    yield from (item for item in _below(node, (*FUNCTIONS, ast.ClassDef)) if not isinstance(item, (*FUNCTIONS, ast.ClassDef)))
+
+
+@lru_cache(maxsize=1024)
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """A node and all below it, those of one depth after those above, as :func:`ast.walk` gives them; kept, since many ask the same."""
+    found = [node]
+    for inner in found:
+        found += children(inner)
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)  # asked again and again of the same loops and functions
+def _below(node: ast.AST, closed: tuple[type[ast.AST], ...]) -> tuple[ast.AST, ...]:
+    """All nodes below one in text order, without what stands in nodes of these kinds."""
+    found: list[ast.AST] = []
+    waiting = children(node)[::-1]
+    while waiting:
+        inner = waiting.pop()
+        found.append(inner)
+        if not isinstance(inner, closed):
+            waiting += reversed(children(inner))
+    return tuple(found)
 
 
 def statements_here(block: list[ast.stmt]) -> Iterator[ast.stmt]:

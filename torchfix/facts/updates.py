@@ -12,7 +12,7 @@ from torchfix.facts.hazards import GRADIENT_HOOKS
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.optimizers import Optimizer
 from torchfix.facts.scopes import Bound
-from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk_here
+from torchfix.facts.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -106,7 +106,7 @@ class Updates:
     def _calls_that_differentiate(self, loop: Loop) -> Iterator[ast.Call]:
         for call in (node for node in loop.nodes() if isinstance(node, ast.Call)):
             function = called(self._facts, call)
-            inside = [node for node in ast.walk(function[1]) if isinstance(node, ast.Call)] if function is not None else []
+            inside = [node for node in walk(function[1]) if isinstance(node, ast.Call)] if function is not None else []
             if function is not None and any(function[0].calls.meaning(node) == "torch.autograd.grad" for node in inside):
                 yield call
 
@@ -240,7 +240,7 @@ class Updates:
         if depth >= _DEPTH:
             return False
         function = called(facts, node)
-        return function is not None and any(self._reads_gradients(function[0], inner, depth + 1) for inner in ast.walk(function[1]))
+        return function is not None and any(self._reads_gradients(function[0], inner, depth + 1) for inner in walk(function[1]))
 
     def _out_of_sight(self, loop: Loop, node: ast.AST, backward: ast.Call, step: ast.Call) -> Obstacle | None:
         """A call between backward and step that is given the network or the optimizer and cannot be read."""
@@ -252,7 +252,7 @@ class Updates:
         if meaning.startswith(("torch.", "builtins.")):
             return None
         given = [*node.args, *(item.value for item in node.keywords)]
-        for inner in (inner for item in given for inner in ast.walk(item)):
+        for inner in (inner for item in given for inner in walk(item)):
             names = isinstance(inner, (ast.Name, ast.Attribute)) and (facts.models.of(inner) or facts.optimizers.of(inner))
             if names or (isinstance(inner, ast.Attribute) and inner.attr in ("parameters", "named_parameters", "param_groups")):
                 return Obstacle(
@@ -322,7 +322,7 @@ def _is_of_groups(given: ast.expr, optimizer: ast.expr) -> bool:
     """Whether an expression lists the parameters of an optimizer's own groups."""
     return any(
         isinstance(node, ast.Attribute) and node.attr == "param_groups" and dotted(node.value) == dotted(optimizer)
-        for node in ast.walk(given)
+        for node in walk(given)
     )
 
 
@@ -333,7 +333,7 @@ def _is_same(facts: Facts, one: ast.expr | None, other: ast.expr | None) -> bool
 
 def _parameter_expressions(facts: Facts, given: ast.expr | None) -> Iterator[ast.expr]:
     """The ``x`` of every ``x.parameters()`` in an expression, and in what its names were made from."""
-    for node in ast.walk(given) if given is not None else ():
+    for node in walk(given) if given is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("parameters", "named_parameters"):
             yield node.func.value
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -347,7 +347,7 @@ def _trains_network(optimizer: Optimizer) -> bool:
     facts, given = optimizer.value.facts, argument(optimizer.call, "params", 0)
     if given is None or next(_parameter_expressions(facts, given), None) is not None:
         return True
-    return any(isinstance(node, (ast.Name, ast.Attribute)) and facts.models.of(node) for node in ast.walk(given)) or not isinstance(
+    return any(isinstance(node, (ast.Name, ast.Attribute)) and facts.models.of(node) for node in walk(given)) or not isinstance(
         given, (ast.List, ast.Tuple)
     )
 
@@ -379,7 +379,7 @@ def _is_parameter(facts: Facts, node: ast.expr) -> bool:
 
 
 def _lists_parameters(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Attribute) and inner.attr in ("parameters", "named_parameters", "param_groups"):
             return True
         if isinstance(inner, ast.Name) and depth < 3:

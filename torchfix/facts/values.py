@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from torchfix.facts import containers
 from torchfix.facts.calls import argument, has_stars
@@ -85,8 +85,7 @@ class _Frame:
     outer: _Frame | None = None
 
 
-@dataclass(frozen=True)
-class _Trail:
+class _Trail(NamedTuple):  # made at every step, and cheaper to make than a data class
     """How one question came to a place."""
 
     effort: list[int]
@@ -95,7 +94,11 @@ class _Trail:
 
     def under(self, frame: _Frame | None) -> _Trail:
         """The same trail where something else is known of the calls around."""
-        return replace(self, frame=frame)
+        return self if frame is self.frame else _Trail(self.effort, self.seen, frame)
+
+    def past(self, place: tuple[int, Path, _Frame | None]) -> _Trail:
+        """The trail one step further on."""
+        return _Trail(self.effort, self.seen | {place}, self.frame)
 
 
 # Functions that hand the items of their first argument on.
@@ -158,7 +161,7 @@ class Values:
             return None
         if key in trail.seen:
             return []  # a circle adds nothing new
-        trail = replace(trail, seen=trail.seen | {key})
+        trail = trail.past(key)
         if isinstance(node, (ast.Tuple, ast.List)) and path and not any(isinstance(item, ast.Starred) for item in node.elts):
             return self._item(node, path, trail)
         if isinstance(node, COMPREHENSIONS) and not isinstance(node, ast.DictComp) and path:
@@ -271,7 +274,7 @@ class Values:
         key = (id(binding), path, None)
         if not isinstance(node, ast.ImportFrom) or key in trail.seen or len(trail.seen) > _LIMIT:
             return None  # files that import a name from each other end here
-        trail = replace(trail, seen=trail.seen | {key})
+        trail = trail.past(key)
         module = facts.project.module(node.module or "", facts.path, node.level)
         if module is None:
             return None
@@ -519,7 +522,7 @@ class Values:
     def _made(self, made: Value, path: Path, trail: _Trail) -> list[Value] | None:
         """An object of a class of the project, or the items that iterating over it gives."""
         definition = _class_of(made)
-        itself = [replace(made, path=path)]
+        itself = [Value(made.facts, made.node, path)]
         if path[:1] != (ELEMENT,) or definition is None:
             return itself
         assert isinstance(made.node, ast.Call)

@@ -99,6 +99,36 @@ def test_a_held_finding() -> None:
     )
 
 
+def test_a_held_finding_brings_no_effects_with_it() -> None:
+    """Nothing changes where a finding is held: under it stands why, and what else is in the way."""
+    held = replace(HELD, effects=("process",), notes=("line 9 is in the way too",))
+
+    assert text.findings([Result("train.py", Outcome.CLEAN, notes=(held,))], PLAIN, verbose=False) == (
+        "train.py:3:1 amp-loop [exact] trains in float32\n"
+        "    held: the step takes a closure (see F11)\n"
+        "    note: line 9 is in the way too\n"
+    )
+
+
+def test_findings_in_a_row_share_their_details() -> None:
+    """A reason that several findings of a rule have, one behind the other, is told once, with how many it is said of."""
+    later, other = replace(HELD, line=8), replace(HELD, line=9, reason=Reason("opaque", "nobody knows"))
+    notes = (replace(HELD, line=2, outcome="fixed"), HELD, later, other, replace(QUIET, outcome="fixed"), replace(HELD, line=11))
+
+    assert text.findings([Result("train.py", Outcome.CHANGED, b"", b"x", notes)], PLAIN, verbose=False) == (
+        "train.py:2:1 amp-loop [exact] trains in float32\n"
+        "train.py:3:1 amp-loop [exact] trains in float32\n"
+        "train.py:8:1 amp-loop [exact] trains in float32\n"
+        "    these 2:\n"
+        "    held: the step takes a closure (see F11)\n"
+        "train.py:9:1 amp-loop [exact] trains in float32\n"
+        "    held: nobody knows\n"
+        "train.py:5:5 zero-grad [exact] gradients are zeroed\n"
+        "train.py:11:1 amp-loop [exact] trains in float32\n"
+        "    held: the step takes a closure (see F11)\n"
+    )
+
+
 def test_every_effect_has_a_sentence() -> None:
     """An effect that a transform may have is one that the report can explain."""
     assert set(text.EFFECTS) == {effect.value for effect in Effect}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from torchfix.report.screen import Paint, printable
 from torchfix.result import Note, Reason, Result
@@ -24,6 +25,8 @@ _RISK_STYLES = {"exact": "green", "numeric": "yellow", "behavior": "red"}
 def findings(results: Iterable[Result], paint: Paint, verbose: bool) -> str:
     """All findings, in path order and there in the order of the author's lines.
 
+    Findings of one rule that follow each other with the same details have their lines together and the details once.
+
     Args:
         results: of all files.
         paint: the colours.
@@ -31,25 +34,31 @@ def findings(results: Iterable[Result], paint: Paint, verbose: bool) -> str:
     """
     lines: list[str] = []
     for result in results:
-        for note in result.notes:
-            if verbose or note.outcome != "suppressed":
-                lines += _finding(result.path, note, paint)
+        shown = [note for note in result.notes if verbose or note.outcome != "suppressed"]
+        for (_, outcome, details), group in groupby(shown, lambda note: (note.rule, note.outcome, tuple(_details(note, paint)))):
+            places = [_place(result.path, note, paint) for note in group]
+            lines += places
+            if len(places) > 1 and details:
+                lines.append(f"    these {len(places)}:")
+            lines += details
     return "".join(f"{line}\n" for line in lines)
 
 
-def _finding(path: str, note: Note, paint: Paint) -> Iterator[str]:
+def _place(path: str, note: Note, paint: Paint) -> str:
     place = paint("bold", f"{printable(path)}:{note.line}:{note.column + 1}")
-    yield f"{place} {paint('cyan', note.rule)} [{paint(_RISK_STYLES[note.risk], note.risk)}] {printable(note.message)}"
-    for effect in note.effects:
-        yield f"    {effect}: {EFFECTS[effect]}"
-    for other in note.elsewhere if note.outcome == "fixed" else ():
-        yield f"    also: {printable(other.path)}:{other.line}:{other.column + 1}"
-    for words in note.notes:
-        yield f"    note: {printable(words)}"
+    return f"{place} {paint('cyan', note.rule)} [{paint(_RISK_STYLES[note.risk], note.risk)}] {printable(note.message)}"
+
+
+def _details(note: Note, paint: Paint) -> Iterator[str]:
+    """What stands under the line: why it is held, or what a change brings with it."""
     if note.outcome == "held" and note.reason is not None:
         yield f"    {paint('yellow', 'held')}: {reason(note.reason)}"
     elif note.outcome == "suppressed":
         yield "    suppressed by a comment"
+    else:
+        yield from (f"    {effect}: {EFFECTS[effect]}" for effect in note.effects)
+        yield from (f"    also: {printable(other.path)}:{other.line}:{other.column + 1}" for other in note.elsewhere)
+    yield from (f"    note: {printable(words)}" for words in note.notes)
 
 
 def reason(why: Reason) -> str:

@@ -35,7 +35,7 @@ def findings(results: Iterable[Result], paint: Paint, verbose: bool) -> str:
     lines: list[str] = []
     for result in results:
         shown = [note for note in result.notes if verbose or note.outcome != "suppressed"]
-        for (_, outcome, details), group in groupby(shown, lambda note: (note.rule, note.outcome, tuple(_details(note, paint)))):
+        for (_, _, details), group in groupby(shown, lambda note: (note.rule, note.outcome, [*_details(note, paint)])):
             places = [_place(result.path, note, paint) for note in group]
             lines += places
             if len(places) > 1 and details:

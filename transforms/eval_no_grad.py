@@ -37,11 +37,11 @@ After:
 
 Safety:
     Exact where everything computed inside is followed to its readers, in all files, and nothing of it is sent backward
-    or asked for its graph. ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` take another kernel in evaluation
-    without gradients, so outputs may differ in the last digits: where a network has them, or is made out of sight, the
-    change is numeric, and with a padding mask it is held, since padded positions become zeros. Held too where code out
-    of sight may train, and where gradients are used inside. ``no_grad``, never ``inference_mode``, whose tensors training
-    could not use.
+    or asked for its graph. ``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` in evaluation, and ``nn.LSTM`` on the
+    CPU, take another kernel without gradients, so outputs may differ in the last digits: where a network has them, or is
+    made out of sight, the change is numeric, and with a padding mask it is held, since padded positions become zeros.
+    Held too where code out of sight may train, where gradients are used inside, and where what a network or a hook keeps
+    may be sent backward later. ``no_grad``, never ``inference_mode``, whose tensors training could not use.
 
 Reference:
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#disable-gradient-calculation-for-validation-or-inference

@@ -690,3 +690,89 @@ def test_example_of_the_rule_runs_the_same(tmp_path: Path) -> None:
     (tmp_path / "before.py").write_text(rule.before)
     (tmp_path / "after.py").write_text(rule.after)
     assert run_on_cpu(tmp_path / "before.py") == run_on_cpu(tmp_path / "after.py")
+
+
+def test_an_lstm_is_numeric() -> None:
+    """On the CPU ``nn.LSTM`` takes another kernel without gradients, in training mode too: the last digits may differ."""
+    text = """
+    lstm = nn.LSTM(3, 3)
+
+    def validate():
+        total = 0
+        for x, y in loader:
+            total += lstm(x)[0].sum().item()
+        return total
+    """
+    (note,) = changed(text, text.replace("    def validate", "    @torch.no_grad()\n    def validate"))
+    assert note.effects == ("numerics",)
+
+
+def test_state_that_a_recursive_function_detaches_is_followed() -> None:
+    """A function that calls itself for the parts of a hidden state is entered once, and what it gives has no graph."""
+    text = """
+    cell = nn.RNN(3, 3)
+
+    def repackage(h):
+        if isinstance(h, torch.Tensor):
+            return h.detach()
+        return tuple(repackage(v) for v in h)
+
+    def validate():
+        cell.eval()
+        h = None
+        for x, y in loader:
+            out, h = cell(x, h)
+            h = repackage(h)
+            print(out.sum().item())
+    """
+    changed(text, text.replace("    def validate", "    @torch.no_grad()\n    def validate"))
+
+
+STORING = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        self.seen = self.first(x)
+        return self.second(self.seen)
+
+net = Net()
+
+def validate():
+    net.eval()
+    for x, y in loader:
+        print(net(x).argmax(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param(STORING + "validate()\nnet.seen.sum().backward()\n", "used-in-training", id="features that the network stores"),
+        pytest.param(
+            STORING + "kept = []\nnet.first.register_forward_hook(lambda m, i, o: kept.append(o))\nvalidate()\nkept[0].sum().backward()\n",
+            "used-in-training",
+            id="features that a hook keeps",
+        ),
+        pytest.param(
+            "import functools\n@functools.lru_cache()\ndef embed(i):\n    return net(table[i])\n"
+            "def validate():\n    net.eval()\n    for i in range(9):\n        print(embed(i).argmax(1))\n"
+            "def train():\n    embed(3).sum().backward()\n",
+            "out-of-sight",
+            id="outputs that a cache gives again",
+        ),
+        pytest.param(
+            "import functools\nslope = functools.partial(torch.autograd.grad, create_graph=True)\n"
+            "class Energy(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(3, 1)\n"
+            "    def forward(self, x):\n        return slope(self.layer(x).sum(), self.layer.weight)[0]\n"
+            "net = Energy()\ndef validate():\n    net.eval()\n    for x, y in loader:\n        print(net(x).norm().item())\n",
+            "gradients-used",
+            id="gradients by a partial function",
+        ),
+    ],
+)
+def test_what_outlives_a_pass_is_held(text: str, code: str) -> None:
+    """What an evaluation leaves behind in networks, hooks and caches, and gradients that it takes itself, keep gradients on."""
+    held(text, code)

@@ -57,6 +57,7 @@ from torchfix.facts.readings import Readings
 from torchfix.facts.reductions import Reductions
 from torchfix.facts.references import References
 from torchfix.facts.regions import GRADIENT_SWITCHES, Regions
+from torchfix.facts.remembered import Remembered
 from torchfix.facts.repetition import Repetition
 from torchfix.facts.replicas import Replicas
 from torchfix.facts.reports import Reports
@@ -314,6 +315,11 @@ class Facts:
     def hazards(self) -> Hazards:
         """What half precision would break."""
         return Hazards(self)
+
+    @cached_property
+    def remembered(self) -> Remembered:
+        """What outlives a forward pass beside its output."""
+        return Remembered(self)
 
     @cached_property
     def references(self) -> References:

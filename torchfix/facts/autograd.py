@@ -87,7 +87,7 @@ class Autograd:
             return (facts, node) if self._touches_gradients(node) else None
         if not isinstance(node, ast.Call):
             return None
-        meaning = facts.calls.meaning(node) or ""
+        meaning = facts.calls.meaning(node) or self._of_partial(node)
         by_hand = meaning.startswith((*GRADIENT_CALLS, *_ATTACKS, *_TRACERS)) and not meaning.startswith(_NO_USE)
         source = receiver(node)
         steps = last_name(node.func) == "step" and source is not None and bool(facts.optimizers.of(source))
@@ -103,6 +103,16 @@ class Autograd:
             if found is not None:
                 return found
         return self._of_networks(node)
+
+    def _of_partial(self, call: ast.Call) -> str:
+        """The dotted name of the function in which ``functools.partial`` fixed arguments for what is called; empty where there is none."""
+        facts = self._facts
+        if "partial" not in facts.tree.calls or not isinstance(call.func, (ast.Name, ast.Attribute)):
+            return ""
+        made = facts.values.single(call.func)
+        if made is None or not isinstance(made.node, ast.Call) or made.facts.calls.meaning(made.node) != "functools.partial":
+            return ""
+        return made.facts.names.qualified(made.node.args[0]) or "" if made.node.args else ""
 
     def _touches_gradients(self, node: ast.Attribute) -> bool:
         """Whether an attribute is a tensor's gradient, or asks or sets whether it has one."""

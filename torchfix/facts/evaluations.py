@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 _PLAIN_DECORATORS = ("builtins.staticmethod", "builtins.classmethod")
-_FAST_PATHS = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.Transformer", "torch.nn.MultiheadAttention")
+# What computes by other kernels without gradients: attention on every device, an LSTM on the CPU (seen with torch 2.13).
+_FAST_PATHS = tuple(f"torch.nn.{name}" for name in "TransformerEncoder TransformerEncoderLayer Transformer MultiheadAttention LSTM".split())
 _FARTHEST = 8  # statements between two forward passes that one block may hold
 
 _FAST = "takes another kernel where gradients are off: its outputs may differ in the last digits"
@@ -167,16 +168,16 @@ class Evaluations:
         for call in calls:
             networks = self._facts.models.run_by(call) or ()
             if not networks and self._facts.passes.is_evaluated_object(call.func):
-                return f"{ast.unparse(call.func)} is made out of sight: if it holds an nn.TransformerEncoder, that {_FAST}"
+                return f"{ast.unparse(call.func)} is made out of sight: if it holds an nn.TransformerEncoder or nn.LSTM, that {_FAST}"
             for network in networks:
-                if _may_hold_encoder(network):
-                    return f"{ast.unparse(call.func)} may hold an nn.TransformerEncoder or nn.MultiheadAttention, which {_FAST}"
+                if _may_hold_fast_path(network):
+                    return f"{ast.unparse(call.func)} may hold an nn.TransformerEncoder, nn.MultiheadAttention or nn.LSTM, which {_FAST}"
         return ""
 
     def _padding(self, calls: Sequence[ast.Call]) -> Obstacle | None:
         """Why the outputs of an encoder's padded positions would change: its fast path makes them zeros."""
         networks = [network for call in calls for network in self._facts.models.run_by(call) or ()]
-        inside = [node for network in networks if _may_hold_encoder(network) for node in _code(network)]
+        inside = [node for network in networks if _may_hold_fast_path(network) for node in _code(network)]
         for node in (*calls, *inside):
             if isinstance(node, ast.Call) and keyword(node, "src_key_padding_mask") is not None:
                 return Obstacle(
@@ -244,7 +245,7 @@ def _loads(node: ast.AST) -> Iterator[ast.expr]:
     return (item for item in ast.walk(node) if isinstance(item, (ast.Name, ast.Attribute)) and isinstance(item.ctx, ast.Load))
 
 
-def _may_hold_encoder(network: Network) -> bool:
+def _may_hold_fast_path(network: Network) -> bool:
     """Whether a network may hold layers with a fast path of their own for evaluation without gradients."""
     if network.definition is None:
         name = network.library or ""

@@ -17,10 +17,12 @@ from torchfix.facts.regions import AUTOCAST
 from torchfix.facts.scopes import Bound
 from torchfix.facts.traits import Trait
 from torchfix.facts.tree import LOOPS, Function, last_name, walk_here
+from torchfix.facts.values import returns
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+_MEMOISING = ("functools.lru_cache", "functools.cache")
 _STORING = frozenset("append extend insert add appendleft update setdefault put".split())
 
 
@@ -100,7 +102,7 @@ class GradientNeeds:
                 f"line {changed.lineno} writes into a tensor with a graph, which would not know of it",
                 "write into a copy",
             )
-        for fate in self._leaving(statements):
+        for fate in (*self._leaving(statements), *self._facts.remembered.by(statements)):
             if fate.end is not End.NOWHERE:
                 return not_followed(fate)
         seen: set[Function] = set()
@@ -113,7 +115,7 @@ class GradientNeeds:
                 seen.add(function)
                 nodes = [node for item in function.body for node in walk_here(item)]
                 waiting += [(there, node) for node in nodes if isinstance(node, ast.Call)]
-                for fate in there.gradient_needs._kept(nodes):
+                for fate in (*there.gradient_needs._kept(nodes), *there.gradient_needs._memoised(function)):
                     if fate.end is not End.NOWHERE:
                         return not_followed(fate)
         return None
@@ -156,6 +158,12 @@ class GradientNeeds:
                 source = receiver(node)
                 if source is not None and any(map(facts.graphs.may_carry, node.args)) and next(called(facts, node), None) is None:
                     yield facts.gradients.of_container(source)
+
+    def _memoised(self, function: Function) -> Iterator[Fate]:
+        """What becomes of what a function gives, where its callers get what an earlier call has made."""
+        names = (self._facts.names.qualified(item.func if isinstance(item, ast.Call) else item) for item in function.decorator_list)
+        if any(name in _MEMOISING for name in names):
+            yield from (self._facts.gradients.of_value(value) for value in returns(function))
 
     def _shared_autocast(self, statements: Sequence[ast.stmt]) -> Obstacle | None:
         """A training pass under the same autocast, whose cached weights would come from here, without gradients (pytorch#112583)."""

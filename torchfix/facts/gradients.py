@@ -414,7 +414,7 @@ class _Way:
                 if not isinstance(use.ctx, ast.Load) or (isinstance(call, ast.Call) and call.func is use):
                     continue
                 other = _class_of_self(there, use)
-                if not (owner and other and not _related(facts, owner, there, other)) and there.names.qualified(use) is None:
+                if not (owner and other and not are_related(facts, owner, there, other)) and there.names.qualified(use) is None:
                     self.go(there, use, path)
             for call in there.tree.calls.get("getattr", ()):
                 if len(call.args) > 1 and _may_name(there, call.args[1], name):
@@ -516,7 +516,10 @@ class _Way:
             if parameter is None or len(stack) >= _DEEPEST or there.is_decorated(function):
                 self._meets(End.UNSEEN, facts, call)
                 continue
-            entered = (*stack, Entered(function, facts, call))
+            again = next((place for place, item in enumerate(stack) if item.function is function), None)
+            if again is not None:
+                self.go(facts, call, (), stack)  # it is followed already; what comes back may be made of it
+            entered = (*stack, Entered(function, facts, call)) if again is None else stack[: again + 1]
             for use in there.tree.names.get(parameter.arg, ()):
                 reaching = there.flow.reaching(use) if there.tree.is_within(use, function) else ()
                 if any(item.node is parameter for item in reaching):
@@ -621,7 +624,7 @@ def _may_be(path: Path, asked: ast.expr) -> bool:
 
 
 def _is_for_effect(facts: Facts, call: ast.Call) -> bool:
-    return isinstance(facts.tree.parent(call), ast.Expr) or last_name(call.func) == "setdefault"
+    return isinstance(facts.tree.parent(call), (ast.Expr, ast.Lambda)) or last_name(call.func) == "setdefault"
 
 
 def _may_name(facts: Facts, text: ast.expr, name: str) -> bool:
@@ -645,7 +648,7 @@ def _class_of_self(facts: Facts, node: ast.Attribute) -> ast.ClassDef | None:
     return facts.tree.method_class(node) if isinstance(node.value, ast.Name) and facts.is_self(node.value) else None
 
 
-def _related(facts: Facts, owner: ast.ClassDef, there: Facts, other: ast.ClassDef) -> bool:
+def are_related(facts: Facts, owner: ast.ClassDef, there: Facts, other: ast.ClassDef) -> bool:
     """Whether objects of two classes may share an attribute: one class is a base of the other, or both have a base in common."""
     return bool(_lineage(Definition(facts, owner)) & _lineage(Definition(there, other)))
 

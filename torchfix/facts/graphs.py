@@ -48,6 +48,10 @@ class Graphs:
         """Whether a network in sight made a value, or a part of it, with gradients on."""
         return "network" in self._origins(expression)
 
+    def has_weights(self, expression: ast.expr) -> bool:
+        """Whether weights in sight took part in a value with gradients on: a network's, a parameter, or what requires one."""
+        return bool(self._origins(expression) - {_UNKNOWN})
+
     def surely_carries(self, expression: ast.expr) -> bool:
         """Whether a network in sight took part in a value on every way to it, with nothing that cuts it off seen since."""
         return self._surely(expression, frozenset())

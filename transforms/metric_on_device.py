@@ -77,6 +77,7 @@ from torchfix.facts.gathered import Gathered
 from torchfix.facts.numbers import Number
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.scalars import Scalar
+from torchfix.facts.tree import LoopNode
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _ADDED = "the host waits for the device on every step to add up a number that is used later"
@@ -177,7 +178,7 @@ def _listed(facts: Facts, accumulator: Accumulator) -> Iterator[Edit]:
     values = facts.names.fresh(f"{name}_values", f"{name}_per_step")
     yield InsertBefore(accumulator.loop, f"{values} = []")
     yield Replace(addition.statement, f"{values}.append($value)", {"value": addition.value})
-    yield from _kept_there(addition.reads[0], _detached(facts, addition.reads[0]))
+    yield from _kept_there(addition.reads[0], _detached(facts, addition.reads[0], accumulator.loop))
     item = facts.names.fresh("value", f"{name}_value")
     numbers = _read_at_once(facts, values, accumulator.loop, [addition.reads[0]])
     yield InsertAfter(accumulator.loop, f"for {item} in {numbers}:\n    {name} += {item}")
@@ -192,7 +193,7 @@ def _list_edits(facts: Facts, found: Gathered) -> Iterator[Edit]:
     reads = [read for entry in found.entries for read in entry.reads]
     for entry in found.entries:
         for read in entry.reads:
-            yield from _kept_there(read, _detached(facts, read) if entry.is_bare else _wide(facts, read, Number.FRACTION))
+            yield from _kept_there(read, _detached(facts, read, found.loop) if entry.is_bare else _wide(facts, read, Number.FRACTION))
     converted = f"{found.name.id} = {_read_at_once(facts, found.name.id, found.whole, reads)}"
     for place in facts.deferral.read_seldom(found):
         yield InsertBefore(place, converted)
@@ -201,11 +202,11 @@ def _list_edits(facts: Facts, found: Gathered) -> Iterator[Edit]:
     yield from _torch(facts, found.whole)
 
 
-def _detached(facts: Facts, read: Scalar) -> str:
+def _detached(facts: Facts, read: Scalar, loop: LoopNode) -> str:
     """The template of a tensor that is kept: without its graph, and apart from memory that is written later."""
     whole = read.holds in (Number.WHOLE, Number.TRUTH)
-    written = isinstance(read.tensor, ast.Name) and next(facts.writes.to(read.tensor), None) is not None
-    code = ("$tensor" if whole else "$tensor.detach()") + (".clone()" if written else "")
+    apart = facts.stability.has_own_memory(read.tensor, loop)
+    code = ("$tensor" if whole else "$tensor.detach()") + ("" if apart else ".clone()")
     if read.number is Number.WHOLE and read.holds is not Number.WHOLE:
         return f"{code}.long()"
     return f"{code}.double()" if read.number is Number.FRACTION and read.holds is not Number.FRACTION else code

@@ -516,6 +516,23 @@ def test_trap_2_loss_that_is_written_later_is_copied() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("made", "tensor"),
+    [
+        pytest.param("", "outputs[0, 0]", id="view"),
+        pytest.param("part = outputs[0, 0]", "part", id="view with a name"),
+        pytest.param("other = loss\nother.mul_(2)", "loss", id="written by another name"),
+        pytest.param("torch.distributed.all_reduce(loss)", "loss", id="given to code that writes"),
+        pytest.param("state += loss.detach()\npart = state[0]", "part", id="view of what each step writes"),
+    ],
+)
+def test_tensor_whose_memory_may_be_written_later_is_copied(made: str, tensor: str) -> None:
+    """What is collected must keep its value until the loop is through."""
+    step = f"{made}\nlosses.append({tensor}.item())"
+    text = training("losses, state = [], torch.zeros(1, device=device)", step, "print(losses)")
+    assert f"losses.append({tensor}.detach().clone())" in run_transform(RULE, text).after.decode()
+
+
 @pytest.mark.parametrize("device", ['"mps" if torch.backends.mps.is_available() else "cuda"', "torch.accelerator.current_accelerator()"])
 def test_device_without_float64_collects_what_it_adds(device: str) -> None:
     """The host adds the same numbers in the same order, behind the loop."""

@@ -10,7 +10,7 @@ from torchfix.facts.callees import called, method_of
 from torchfix.facts.calls import receiver
 from torchfix.facts.effects import Effect
 from torchfix.facts.scopes import Bound, Scope
-from torchfix.facts.tree import FUNCTIONS, LOOPS, dotted, last_name, walk_here
+from torchfix.facts.tree import FUNCTIONS, LOOPS, LoopNode, dotted, last_name, walk_here
 from torchfix.facts.values import returns
 from torchfix.facts.writes import VIEWS
 
@@ -253,6 +253,15 @@ class Stability:
             node = call if isinstance(call, ast.Call) and call.func is parent else parent
             parent = tree.parent(node)
         return node
+
+    def has_own_memory(self, tensor: ast.expr, loop: LoopNode) -> bool:
+        """Whether a tensor that an iteration of a loop makes has memory that nothing writes any more, by whatever name."""
+        if not self._is_fresh(tensor):
+            return False
+        uses = list(self._facts.names.uses(tensor)) if isinstance(tensor, ast.Name) else []
+        read = (use for use in uses if isinstance(use.ctx, ast.Load))
+        written = any(self._facts.writes.is_write(use) for use in uses)
+        return not written and not any(self._escapes(use, [loop], 0) for use in read)
 
     def _is_fresh(self, value: ast.expr, depth: int = 0) -> bool:
         """Whether an expression makes a tensor with memory of its own, which nothing else holds."""

@@ -48,7 +48,7 @@ from collections.abc import Iterator
 
 from torchfix.edits import Edit, Replace
 from torchfix.facts import Facts
-from torchfix.facts.gradients import End
+from torchfix.facts.gradients import End, is_older
 from torchfix.facts.keepers import Kept, kept_graphs, terms
 from torchfix.facts.values import Value
 from torchfix.transform import Finding, Held, NoOptions, Transform
@@ -60,7 +60,9 @@ _WORDS = {
 }
 _BECAUSE = "what is kept was followed to all its readers, and none of them sends it backward"
 _MAYBE_NUMBER = Held(
-    "maybe-number", "what is added may be a plain number, which has no detach()", "begin it with a tensor, or detach it where it is one"
+    "maybe-number",
+    "what is added may be a plain number, or an object of its own kind, which has no detach()",
+    "begin it with a tensor, or detach it where it is one",
 )
 _ALIAS = Held(
     "aliased-total",
@@ -89,11 +91,25 @@ def _obstacle(facts: Facts, kept: Kept) -> Held | None:
         )
     if not all(_is_tensor(facts, term, kept.node) for term in kept.terms):
         return _MAYBE_NUMBER
-    return _ALIAS if kept.target is not None and _starts(facts, kept) and kept.fate.kept and _is_stored(facts, kept.target) else None
+    stored = kept.fate.kept and kept.target is not None and _is_stored(facts, kept.target)
+    starts = _starts(facts, kept)
+    return _ALIAS if starts and (stored or any(_is_read_later(facts, kept, start) for start in starts)) else None
+
+
+def _is_read_later(facts: Facts, kept: Kept, start: ast.Assign) -> bool:
+    """Whether the tensor that a running sum begins as is read under its own name once more was added to it."""
+    if not isinstance(start.value, ast.Name) or kept.target is None or is_older(facts, start, kept.target):
+        return False
+    bindings = facts.flow.reaching(start.value)
+    uses = [use for use in facts.names.uses(start.value) if isinstance(use.ctx, ast.Load) and use.lineno > start.lineno]
+    return any(binding in bindings for use in uses for binding in facts.flow.reaching(use))
 
 
 def _is_tensor(facts: Facts, term: ast.expr, node: ast.AST) -> bool:
     """Whether a term surely is a tensor: sent backward on every way through this place, or made by calls that give tensors."""
+    values = facts.values.of(term) or (None,)
+    if any(value is not None and _is_object(value) for value in values):
+        return False
     if isinstance(term, ast.Name):
         around = list(facts.tree.ancestors(node))
         for call in facts.tree.calls.get("backward", ()):
@@ -101,7 +117,13 @@ def _is_tensor(facts: Facts, term: ast.expr, node: ast.AST) -> bool:
             sent = any(set(facts.flow.reaching(term)) <= set(facts.flow.reaching(use)) for use in uses)
             if sent and facts.tree.parent(facts.tree.statement(call)) in around:
                 return True
-    return all(_gives_tensor(value) for value in facts.values.of(term) or (None,))
+    return all(_gives_tensor(value) for value in values)
+
+
+def _is_object(value: Value) -> bool:
+    """Whether an origin makes an object of a class of the project that is no network, such as a loss of its own kind."""
+    made = value.facts.names.definition(value.node.func) if isinstance(value.node, ast.Call) else None
+    return made is not None and isinstance(made.node, ast.ClassDef) and not value.path
 
 
 def _gives_tensor(value: Value | None) -> bool:

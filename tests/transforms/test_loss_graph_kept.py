@@ -471,3 +471,46 @@ def test_example_of_the_rule_runs_the_same(tmp_path: Path) -> None:
     (tmp_path / "before.py").write_text("import torch\ntorch.manual_seed(0)\n" + rule.before)
     (tmp_path / "after.py").write_text("import torch\ntorch.manual_seed(0)\n" + rule.after)
     assert run_on_cpu(tmp_path / "before.py") == run_on_cpu(tmp_path / "after.py")
+
+
+def test_a_sum_that_begins_as_a_tensor_which_is_read_later_is_held() -> None:
+    """Adding in place also changes the tensor that the sum began as, which a print behind the loop shows."""
+    text = HEAD + "first = F.mse_loss(net(a), b)\ntotal = first\n" + STEP + "    total += loss\nprint(first.item(), total.item())\n"
+    check_held(RULE, text, "aliased-total")
+
+
+def test_a_loss_of_its_own_kind_is_held() -> None:
+    """An object of the project that has ``backward`` need not have ``detach``."""
+    kind = (
+        "class Weighted:\n    def __init__(self, value):\n        self.value = value\n"
+        "    def backward(self):\n        self.value.backward()\n"
+    )
+    step = STEP.replace("F.mse_loss(net(x), y)", "Weighted(F.mse_loss(net(x), y))")
+    check_held(RULE, HEAD + kind + step + "    total += loss\nprint(float(total))\n", "maybe-number")
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param("list(map(torch.Tensor.backward, losses))", id="by map"),
+        pytest.param("holder.all = losses\nfor name in ['all']:\n    sum(getattr(holder, name)).backward()", id="by an attribute's name"),
+    ],
+)
+def test_lists_that_are_sent_backward_in_a_roundabout_way_stay(behind: str) -> None:
+    """Losses that are sent backward behind the loop keep their graphs."""
+    check_noop(RULE, looped("losses.append(loss)", behind))
+
+
+def test_a_sum_with_another_name_that_is_sent_backward_stays() -> None:
+    """Two names of one tensor show the same sum."""
+    check_noop(RULE, HEAD + "total = both = torch.zeros(())\n" + STEP + "    total += loss\nboth.backward()\n")
+
+
+def test_a_meter_whose_mean_is_a_property_lets_go() -> None:
+    """What a property gives is followed to the places that read it."""
+    meter = (
+        "class Meter:\n    def __init__(self):\n        self.sum = 0\n    def update(self, value):\n        self.sum += value\n"
+        "    @property\n    def mean(self):\n        return self.sum / 9\nmeter = Meter()\n"
+    )
+    before = HEAD + meter + STEP + "    meter.update(loss)\nprint(float(meter.mean))\n"
+    check_transformed(RULE, before, before.replace("meter.update(loss)", "meter.update(loss.detach())"))

@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cached_property
 
-from torchfix.facts.tree import Tree
+from torchfix.facts.tree import Tree, indexed
 from torchfix.source import SourceFile
 
 _LINE_END = re.compile(r"\r\n?")
@@ -49,7 +49,7 @@ class Layout:
     @cached_property
     def tree(self) -> Tree:
         """The file's nodes and who holds whom."""
-        return Tree(self.source.tree)
+        return indexed(self.source.tree)
 
     @cached_property
     def statements(self) -> list[ast.stmt]:

@@ -26,7 +26,7 @@ from torchfix.edits import (
     hole,
     places,
 )
-from torchfix.facts.tree import Tree
+from torchfix.facts.tree import indexed
 from torchfix.source import SourceError, SourceFile
 
 _WRAPPED = "__wrapped__"
@@ -73,7 +73,7 @@ class _Reading:
         self._module = module
         self._at: dict[ast.AST, list[PlacedEdit]] = defaultdict(list)
         self._touched: set[ast.AST] = set()
-        tree = Tree(module)
+        tree = indexed(module)
         for edit in edits:
             for node in places(edit):
                 if edit not in self._at[node]:

@@ -12,7 +12,7 @@ import warnings
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _CORRECT_COOKIE = "correct the encoding cookie or save the file as UTF-8"
@@ -86,9 +86,7 @@ class SourceFile:
             SourceError: the text does not parse under the running Python; says what it seems to be.
         """
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return ast.parse(self.text)
+            return _parsed(self.path, self.text)
         except SyntaxError as error:
             raise self._explain(error) from error
         except (RecursionError, MemoryError) as error:
@@ -189,6 +187,14 @@ class SourceFile:
         """A node's own text."""
         start, end = self.span(node)
         return self.text[start:end]
+
+
+@lru_cache(maxsize=64)  # of one file in turn its author, the project, the proof and the formatter ask
+def _parsed(path: str, text: str) -> ast.Module:
+    """The syntax tree of a text; two files of the same text have nodes of their own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 def _declared_encoding(data: bytes) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchfix import trees
 from torchfix.draft import Draft
+from torchfix.facts.tree import children
 from torchfix.layout import Compound, Layout
 from torchfix.source import SourceError, SourceFile
 
@@ -140,13 +141,31 @@ def _whole(text: str, newline: str, mode: Mode) -> str | None:
 def _is_clean(change: _Change, style: Style) -> bool:
     """Whether the file was in Black's format before.
 
-    The statements that were changed are asked first, since Black takes long for a whole file.
+    Strings and the statements that were changed are asked first, since Black takes long for a whole file.
     """
     author, mode = change.old.source, _mode(style, style.line_length or _WIDTH)
+    if mode.string_normalization and _has_single_quotes(author):
+        return False
     touched = [own for statement in change.written if (own := change.before(statement))]
     if not all(_is_formatted(change.old, own, mode) for own in touched):
         return False
     return _whole(author.text, author.newline, mode) == author.text
+
+
+def _has_single_quotes(source: SourceFile) -> bool:
+    """Whether a file surely holds a string that Black would give double quotes: without any inside, nor in an f-string."""
+    if "fmt:" in source.text or "yapf:" in source.text:
+        return False  # what formatters are kept from may stay as it is
+    waiting: list[ast.AST] = [source.tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = source.segment(node)
+            if words.startswith("'") and '"' not in words and "\\" not in words:
+                return True
+        elif not isinstance(node, ast.JoinedStr):
+            waiting += children(node)
+    return False
 
 
 def _statements(change: _Change, style: Style) -> str:
@@ -161,7 +180,8 @@ def _statements(change: _Change, style: Style) -> str:
         if statement.lineno in off or _LEFT_ALONE.search(text, start, end):
             continue
         own = change.before(statement)
-        if own is None or _is_formatted(old, own, mode) or not (_is_aligned(old, own) or (_is_long(old, own) and _is_long(new, statement))):
+        by_hand = own is not None and (_is_aligned(old, own) or (_is_long(old, own) and _is_long(new, statement)))
+        if own is None or not by_hand or _is_formatted(old, own, mode):
             text = text[:start] + (_in_format(new, statement, mode) or text[start:end]) + text[end:]
     return text
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.declarations import Declarations
 from torchfix.facts.scopes import Scopes
-from torchfix.facts.tree import Tree
+from torchfix.facts.tree import Tree, indexed
 from torchfix.facts.versions import Version
 from torchfix.source import SourceError, SourceFile
 
@@ -165,7 +165,7 @@ class Project:
     def tree(self, module: ast.Module) -> Tree:
         """The index of a syntax tree, made once."""
         if module not in self._trees:
-            self._trees[module] = Tree(module)
+            self._trees[module] = indexed(module)
         return self._trees[module]
 
     def scopes(self, tree: Tree) -> Scopes:

@@ -166,6 +166,12 @@ class Tree:
         return first is not None and first <= self._first.get(node, -1) <= self._last[outer]
 
 
+@lru_cache(maxsize=64)
+def indexed(module: ast.Module) -> Tree:
+    """The index of a syntax tree, made once for all who ask for it soon after each other."""
+    return Tree(module)
+
+
 def last_name(expression: ast.expr) -> str | None:
     """The last name of a name or attribute chain: ``DataLoader`` for ``torch.utils.data.DataLoader``."""
     if isinstance(expression, ast.Name):

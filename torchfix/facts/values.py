@@ -161,6 +161,9 @@ class Values:
             return None
         if key in trail.seen:
             return []  # a circle adds nothing new
+        if trail.frame is None and (node, path) in self._asked:
+            known = self._asked[node, path]
+            return None if known is None else list(known)
         trail = trail.past(key)
         if isinstance(node, (ast.Tuple, ast.List)) and path and not any(isinstance(item, ast.Starred) for item in node.elts):
             return self._item(node, path, trail)

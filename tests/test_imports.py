@@ -98,6 +98,13 @@ def test_a_name_joins_the_import_of_its_module(before: str, after: str) -> None:
     assert edited(read(before), [AddImport("torch.nn", "Linear")]) == after
 
 
+def test_a_name_joins_an_import_that_new_code_follows() -> None:
+    """Code that is put behind an import leaves it as it is, so that a name may still join it."""
+    source = read("from torch.nn import Module\nx = 1\n")
+    edits = [AddImport("torch.nn", "Linear"), InsertAfter(statement(source, "from"), "y = 2")]
+    assert edited(source, edits) == "from torch.nn import Module, Linear\ny = 2\nx = 1\n"
+
+
 def test_several_imports_come_in_one_order() -> None:
     """Modules come before names, each by the alphabet, in whatever order they are asked for."""
     source = read("import torch\n\nx = 1\n")

@@ -44,7 +44,7 @@ def _added(layout: Layout, others: Sequence[PlacedEdit], wanted: set[_Name], rem
     limit = _first_run(layout, others)
     gone = {edit.statement for edit in others if isinstance(edit, Remove)}
     brought = {name for statement in body[:limit] if statement not in gone for name in _brings(statement, removed)}
-    taken = {node for edit in others for node in places(edit)}
+    taken = {node for edit in others if not isinstance(edit, (InsertAfter, InsertBefore)) for node in places(edit)}
     joined: dict[ast.ImportFrom, list[str]] = defaultdict(list)
     for module, name in sorted(wanted - brought, key=_order):
         host = _host(layout, [item for item in body[:limit] if item not in gone and item not in taken], module, removed) if name else None

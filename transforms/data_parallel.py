@@ -57,9 +57,8 @@ After:
     import os
 
     import torch
-    from torch.utils.data import DistributedSampler
     from torch import nn
-    from torch.utils.data import DataLoader, Dataset
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
     def setup_distributed():

@@ -9,9 +9,8 @@ import math
 import os
 
 import torch
-from torch.utils.data import DistributedSampler
 import torch.nn as nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 def setup_distributed():

@@ -4,10 +4,9 @@ import argparse
 import os
 
 import torch
-from torch.utils.data import DistributedSampler
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 def setup_distributed():

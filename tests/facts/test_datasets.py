@@ -159,6 +159,7 @@ def test_datasets_of_libraries_are_judged_by_a_table(text: str, expected: set[st
         pytest.param(own("self.cache[i] = self.x[i]\nreturn self.cache[i]", "self.cache = {}"), "STATE", id="cache"),
         pytest.param(own("self.order.append(i)\nreturn self.x[i]", "self.order = []"), "STATE", id="list that grows"),
         pytest.param(own("random.shuffle(self.x)\nreturn self.x[i]"), "STATE", id="shuffled in place"),
+        pytest.param(own("return next(self.rows)", "self.rows = iter(range(9))"), "STATE", id="kept iterator"),
         pytest.param(own("row = self.x[i]\nrow['a'] = 1\nreturn row"), "STATE", id="stored sample changed"),
         pytest.param("seen = 0\n" + own("global seen\nseen += 1\nreturn self.x[i]"), "STATE", id="global counter"),
         pytest.param("CACHE = {}\n" + own("CACHE[i] = 1\nreturn self.x[i]"), "STATE", id="global cache"),

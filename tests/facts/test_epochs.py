@@ -187,6 +187,7 @@ def test_setting_up_comes_first(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        pytest.param("hooks = [lambda: mark()]\nfor e in range(3):\n    for x in loader: ...", id="in a lambda above the epochs"),
         pytest.param("for e in range(3):\n    mark()\n    for x in loader: ...", id="in every epoch"),
         pytest.param("for x in loader: ...\nmark()", id="behind"),
         pytest.param("for x in loader:\n    mark()", id="in every step"),

@@ -34,6 +34,10 @@ class D(Dataset):
     def name(self):
         return "d"
 
+    @classmethod
+    def grow(cls):
+        cls.size = 4
+
 
 class Noise:
     def __call__(self, x):
@@ -90,6 +94,23 @@ def test_what_workers_never_see_is_no_change(text: str) -> None:
         pytest.param("x = torch.zeros(3)\nloader = DataLoader(TensorDataset(x))\nx.fill_(1)", "x.fill_(1)", id="tensor in place"),
         pytest.param("d = D('x')\nloader = DataLoader(d)\nsetattr(d, 'level', 3)", "setattr(d, 'level', 3)", id="by name"),
         pytest.param("loader = DataLoader(D('x'))\nD.size = 4", "D.size", id="attribute of the class"),
+        pytest.param("loader = DataLoader(D('x'))\nD.grow()", "D.grow()", id="attribute of the class, by its method"),
+        pytest.param("d = D('x')\nloader = DataLoader(d)\nD.harden(d)", "D.harden(d)", id="method of the class, given the object"),
+        pytest.param("d = D('x')\nloader = DataLoader(d)\nhooks.append(d.harden)", "self._set", id="method that is handed on"),
+        pytest.param("d = {'train': D('x')}\nloader = DataLoader(d['train'])\nd['train'].level = 3", "d['train'].level", id="entry"),
+        pytest.param(
+            "class E(D):\n    def __init__(self):\n        self.rows = {}\nd = E()\nrows = d.rows\nloader = DataLoader(d)\nrows[0] = 1",
+            "rows[0]",
+            id="part under a name of its own",
+        ),
+        pytest.param("rows = [1]\nloader = DataLoader(D(rows))\nrows.reverse()", "rows.reverse()", id="list reversed"),
+        pytest.param("x = torch.zeros(3)\nloader = DataLoader(D(x))\ntorch.add(x, 1, out=x)", "x", id="tensor written by out="),
+        pytest.param("loader = DataLoader(D('x'), collate_fn=f)\nloader.collate_fn.k = 3", "loader.collate_fn.k", id="what collates"),
+        pytest.param(
+            "def run():\n    k = 1\n    loader = DataLoader(D('x'), collate_fn=lambda b: b * k)\n    for k in range(3): ...",
+            "for k in range(3):",
+            id="variable that a lambda reads",
+        ),
         pytest.param("loader = DataLoader(D('x'))\nloader.collate_fn = f", "loader.collate_fn", id="collate function"),
         pytest.param("loader = DataLoader(D('x'))\nloader.num_workers = 0", "loader.num_workers", id="number of workers"),
         pytest.param("def run(d):\n    loader = DataLoader(d)\n    d.level = 3", "d.level", id="dataset of unknown make"),

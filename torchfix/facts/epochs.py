@@ -155,6 +155,8 @@ class Epochs:
 
     def _comes_first(self, facts: Facts, place: ast.AST, seen: frozenset[ast.AST]) -> bool:
         tree, function = facts.tree, facts.tree.function(place)
+        if isinstance(tree.nearest(place, (*FUNCTIONS, ast.Lambda)), ast.Lambda):
+            return False  # a lambda runs whenever somebody calls it
         here = [node for there, node in self.trail if there is facts and tree.function(node) is function]
         if any(tree.is_within(node, loop) for loop in _loops_around(facts, place) for node in here):
             return False

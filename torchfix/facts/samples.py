@@ -299,7 +299,7 @@ class Reader:
             self._arguments(facts, call, within)
 
     def _arguments(self, facts: Facts, call: ast.Call, within: Instance | None) -> None:
-        """Functions of the project that are handed on count as called (``map(load, paths)``), kept lists that are shuffled as changed."""
+        """What a call is given: functions count as called (``map(load, paths)``), kept lists that it shuffles and iterators as changed."""
         for given in (*call.args, *(item.value for item in call.keywords)):
             definition = facts.names.definition(given) if isinstance(given, (ast.Name, ast.Attribute)) else None
             if definition is not None and isinstance(definition.node, FUNCTIONS):
@@ -308,8 +308,9 @@ class Reader:
                 method = within.method(given.attr)
                 if method is not None:
                     self.function(*method, within)
-        shuffled = call.args[:1] if (facts.calls.meaning(call) or "").endswith("random.shuffle") else []
-        if any(traits.outlives_sample(facts, given) and not _is_made_above(facts, given) for given in shuffled):
+        meaning = facts.calls.meaning(call) or ""
+        changed = call.args[:1] if meaning == "builtins.next" or meaning.endswith("random.shuffle") else []
+        if any(traits.outlives_sample(facts, given) and not _is_made_above(facts, given) for given in changed):
             self.note(Trait.STATE, facts, call)
 
     def _method_call(self, facts: Facts, call: ast.Call, func: ast.Attribute, within: Instance | None, once: bool) -> None:

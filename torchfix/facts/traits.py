@@ -16,7 +16,7 @@ from torchfix.facts.calls import argument, is_constant
 from torchfix.facts.instances import Origin, origins_of
 from torchfix.facts.models import is_module_name
 from torchfix.facts.scopes import Bound
-from torchfix.facts.tree import last_name
+from torchfix.facts.tree import FUNCTIONS, last_name
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -222,8 +222,16 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     return []
 
 
+def _is_class(function: ast.AST, name: str) -> bool:
+    """Whether a name is the parameter of a class method that stands for the class."""
+    if not isinstance(function, FUNCTIONS):
+        return False
+    by_class = any(isinstance(item, ast.Name) and item.id == "classmethod" for item in function.decorator_list)
+    return by_class and [item.arg for item in (*function.args.posonlyargs, *function.args.args)][:1] == [name]
+
+
 def outlives_sample(facts: Facts, expression: ast.expr) -> bool:
-    """Whether an expression is a part of something kept: of ``self``, or of a variable of the module."""
+    """Whether an expression is a part of something kept: of ``self``, of the class, or of a variable of the module."""
     root = expression
     while isinstance(root, (ast.Attribute, ast.Subscript)):
         root = root.value
@@ -234,6 +242,8 @@ def outlives_sample(facts: Facts, expression: ast.expr) -> bool:
     found = facts.names.lookup(root.id, root)
     if found is None:
         return False
+    if _is_class(found[0].node, root.id):
+        return root is not expression
     if found[0] is facts.names.module:
         return any(binding.how in (Bound.ASSIGN, Bound.AUGMENTED, Bound.IMPORT) for binding in found[1])
     reaching = facts.flow.reaching(root)

@@ -23,7 +23,9 @@ _MADE = (ast.Call, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.
 # What a loader hands to its workers as they start; its other attributes stay with the main process or cannot be set.
 _HANDED_ON = ("collate_fn", "worker_init_fn", "num_workers", "timeout", "prefetch_factor", "multiprocessing_context")
 # Methods of objects of libraries that change them.
-_CHANGING = CHANGING_METHODS | frozenset("set_epoch set_transform set_format sort shuffle resize fill put reset seed step".split())
+_CHANGING = CHANGING_METHODS | frozenset(
+    "set_epoch set_transform set_format sort reverse shuffle resize fill put reset seed step __setattr__".split()
+)
 _REBINDING = (Bound.ASSIGN, Bound.LOOP, Bound.AUGMENTED)
 _CHANGING_CALLS = ("builtins.setattr", "builtins.delattr", "random.shuffle", "numpy.random.shuffle", "numpy.copyto", "numpy.put")
 
@@ -35,8 +37,10 @@ class WorkerCopies:
         self._loader = loader
         self._files = loader.facts.program.everywhere
         self._nodes: set[ast.AST] = set()
+        self._parts: set[ast.AST] = set()  # lists and dictionaries that the objects among them keep
         self._read: dict[ast.AST, set[str]] = defaultdict(set)  # parts of variables of modules that code for samples reads
         self._variables: dict[ast.AST, tuple[Facts, ast.Name | ast.Attribute, str | None]] = {}
+        self._closed_over: dict[ast.Name, Facts] = {}  # variables of functions that lambdas among them read
         self._instances: dict[ast.AST, Instance] = {}
         for name in ("dataset", "collate_fn", "worker_init_fn"):
             given = loader.setting(name)
@@ -70,6 +74,11 @@ class WorkerCopies:
                 self._collect(facts, expression.value, depth)  # of a view, or of another loader
         elif isinstance(expression, ast.Name) and not facts.is_self(expression):
             self._variables[expression] = (facts, expression, None)
+        elif isinstance(expression, ast.Lambda):
+            for name in ast.walk(expression.body):
+                if isinstance(name, ast.Name) and _is_of_function_around(facts, name):
+                    self._variables[name] = (facts, name, None)
+                    self._closed_over[name] = facts
         for value in facts.values.of(expression) or ():
             if isinstance(value.node, _MADE) and value.node not in self._nodes:
                 self._made(value.facts, value.node, depth)
@@ -78,6 +87,8 @@ class WorkerCopies:
         self._nodes.add(node)
         for instance in instances_of(Origin(facts, node)):
             self._instances[instance.definition.node] = instance
+            for definition in instance.classes:
+                self._parts |= set(_kept_containers(definition.facts, definition.node))
         if not depth:
             return
         if isinstance(node, ast.Call):
@@ -97,12 +108,15 @@ class WorkerCopies:
         """The places of its programs that may change what the workers were given, whenever they run."""
         for facts, variable, part in self._variables.values():
             yield from ((facts, node) for node in self._through(facts, variable, part))
+        for closed, home in self._closed_over.items():
+            yield from ((home, binding.node) for binding in home.names.bindings(closed) if binding.how in _REBINDING)
         for facts, name in self._globals:
             yield from ((facts, binding.node) for binding in facts.names.module.bindings.get(name, ()) if binding.how in _REBINDING)
         for facts in self._files:
             for store in facts.tree.stores:
                 if (
                     self._is_loader_setting(facts, store)
+                    or self._is_part(facts, store)
                     or self._is_global(facts, store)
                     or any(self._is_kept(facts, *base) for base in _bases(store))
                 ):
@@ -112,6 +126,20 @@ class WorkerCopies:
                     if isinstance(call.func, ast.Attribute) and any(self._is_kept(facts, *base) for base in _bases(call.func)):
                         if self._changes(facts, call.func):
                             yield facts, call
+                    elif isinstance(call.func, ast.Attribute) and self._is_part(facts, call.func):
+                        yield facts, call
+                yield from self._handed_on(facts, name)
+
+    def _handed_on(self, facts: Facts, name: str) -> Iterator[tuple[Facts, ast.AST]]:
+        """What a method changes that is not called where it is named, but handed on to be called at any time."""
+        for use in facts.tree.attributes.get(name, ()):
+            call = facts.tree.parent(use)
+            if (isinstance(call, ast.Call) and call.func is use) or not any(self._is_kept(facts, *base) for base in _bases(use)):
+                continue
+            for instance in self._instances.values():
+                found = instance.method(name)
+                if found is not None and _writes_itself(instance, name):
+                    yield found[0], found[1].body[0]
 
     def _through(self, facts: Facts, variable: ast.Name | ast.Attribute, part: str | None) -> Iterator[ast.AST]:
         """The changes that uses of one variable make, in its own file.
@@ -137,6 +165,8 @@ class WorkerCopies:
                     yield parent
             elif isinstance(parent, ast.Call) and end in parent.args[:1] and facts.calls.meaning(parent) in _CHANGING_CALLS:
                 yield parent
+            elif isinstance(parent, ast.keyword) and parent.arg == "out":
+                yield use
 
     @property
     def _changing_methods(self) -> frozenset[str]:
@@ -152,10 +182,12 @@ class WorkerCopies:
 
     def _changes(self, facts: Facts, method: ast.Attribute) -> bool:
         """Whether calling a method may change its object: by its code where that is the project's, else by its name."""
-        values = facts.values.of(method.value)
+        values, named = facts.values.of(method.value), facts.names.definition(method.value)
         instances = [inner for value in values or () if isinstance(value.node, ast.Call) for inner in _instances(value.facts, value.node)]
         if self._is_dataset_of_loader(facts, method.value):
             instances += self._instances.values()
+        if named is not None and named.node in self._instances:  # of the class, or given its object by hand
+            instances.append(self._instances[named.node])
         own = [instance for instance in instances if instance.method(method.attr) is not None]
         if own:
             return any(_writes_itself(instance, method.attr) for instance in own)
@@ -176,8 +208,16 @@ class WorkerCopies:
         made = [value.node for value in facts.values.of(expression) or () if not value.path]
         return any(node in self._nodes or not self._read.get(node, set()).isdisjoint((part, _ALL)) for node in made)
 
+    def _is_part(self, facts: Facts, place: ast.expr) -> bool:
+        """Whether a place is in a list or dictionary that the dataset keeps, under a name of its own: ``items = dataset.items``."""
+        base = place.value if isinstance(place, (ast.Attribute, ast.Subscript)) else None
+        if not isinstance(base, ast.Name) or facts.is_self(base):
+            return False
+        return any(value.node in self._parts for value in facts.values.of(base) or () if not value.path)
+
     def _is_dataset_of_loader(self, facts: Facts, expression: ast.expr) -> bool:
-        if not (isinstance(expression, ast.Attribute) and expression.attr == "dataset"):
+        """Whether an expression is the dataset of the loader, or another object that workers get with it, asked of the loader."""
+        if not (isinstance(expression, ast.Attribute) and expression.attr in ("dataset", "collate_fn", "worker_init_fn")):
             return False
         loaders = facts.loaders.of(expression.value)
         return self._loader in loaders if loaders is not None else facts.values.of(expression.value) is None
@@ -194,12 +234,26 @@ class WorkerCopies:
 
 
 def _bases(expression: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """What an attribute or entry is a part of, and which part: ``a.b``, ``c`` and ``a``, ``b`` for ``a.b.c``."""
+    """What an attribute or entry is a part of, and which part: ``a[0]``, ``c`` and ``a``, any for ``a[0].c``."""
     while isinstance(expression, (ast.Attribute, ast.Subscript)):
         part = expression.attr if isinstance(expression, ast.Attribute) else _ALL
         expression = expression.value
-        if isinstance(expression, (ast.Name, ast.Attribute)):
+        if isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript)):
             yield expression, part
+
+
+def _is_of_function_around(facts: Facts, name: ast.Name) -> bool:
+    """Whether a name inside a lambda means a variable of the function around it, which may be bound to something else later."""
+    found = facts.names.lookup(name.id, name)
+    return found is not None and isinstance(found[0].node, FUNCTIONS)
+
+
+def _kept_containers(facts: Facts, owner: ast.AST) -> Iterator[ast.expr]:
+    """What the methods of a class make and keep as attributes of their object."""
+    for node in ast.walk(owner):
+        if isinstance(node, ast.Assign) and isinstance(node.value, _MADE):
+            if any(isinstance(target, ast.Attribute) and _is_self(facts, target.value) for target in node.targets):
+                yield node.value
 
 
 def _alike(facts: Facts, variable: ast.Name | ast.Attribute) -> list[ast.Name | ast.Attribute]:

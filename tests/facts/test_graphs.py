@@ -66,3 +66,23 @@ def test_perhaps_or_surely_one(text: str, surely: bool) -> None:
     value = node(facts, "v", -1)
     assert facts.graphs.may_carry(value)
     assert facts.graphs.carries(value) is surely
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("asked(net(x).sum() * 2)", True, id="arithmetic"),
+        pytest.param("a = net(x)\na = a + 1\nasked(F.relu(a))", True, id="variables"),
+        pytest.param("a = net(x) if c else net(y)\nasked(a)", True, id="on both branches"),
+        pytest.param("a = net(x) if c else w.sum()\nasked(a)", False, id="on one branch"),
+        pytest.param("a = w.sum()\nif c:\n    a = net(x)\nasked(a)", False, id="under a condition"),
+        pytest.param("asked(net(x).detach())", False, id="cut off"),
+        pytest.param("with torch.no_grad():\n    a = net(x)\nasked(a)", False, id="without gradients"),
+    ],
+)
+def test_surely_from_a_network(text: str, expected: bool) -> None:
+    """A network took part in a value only where it did on every way to it."""
+    head = "import torch\nimport torch.nn.functional as F\nnet = torch.nn.Linear(2, 2)\nw = torch.ones(2, requires_grad=True)\n"
+    facts = facts_of(head + text)
+    (call,) = facts.tree.calls["asked"]
+    assert facts.graphs.surely_carries(call.args[0]) is expected

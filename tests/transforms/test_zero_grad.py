@@ -341,3 +341,16 @@ def test_rewritten_program_trains_bit_for_bit(tmp_path: Path) -> None:
         (*old, many), (*new, none) = run(before).splitlines(), run(after).splitlines()
         assert new == old
         assert (many, none) == ("zeroed 20", "zeroed 0")
+
+
+def test_a_loss_that_may_come_from_elsewhere_is_numeric() -> None:
+    """In steps whose loss leaves the network out, momentum moves weights on where their gradients are zeros."""
+    step = TRAIN.replace("net(x).sum()", "(net(x).sum() if x.any() else other(x).sum())")
+    assert changed(step.format(FALSE), step.format("")).risk == "numeric"
+
+
+def test_a_gradient_read_by_its_name_is_held() -> None:
+    """``getattr(p, "grad")`` reads a gradient as ``p.grad`` does."""
+    reading = '    print([getattr(p, "grad").sum() for p in net.parameters()])\n    net(x)'
+    text = HEAD + TRAIN.format(FALSE).replace("    net(x)", reading, 1)
+    check_held(RULE, text, "gradients-read")

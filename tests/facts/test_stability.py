@@ -171,6 +171,25 @@ def test_expressions_of_the_same_words() -> None:
     assert not facts.stability.is_alike(one, inner)
 
 
+@pytest.mark.parametrize(
+    ("made", "own"),
+    [
+        pytest.param("F.mse_loss(output, y)", True, id="loss"),
+        pytest.param("helper(output, y).sum()", True, id="sum of what unknown code made"),
+        pytest.param("output[0]", False, id="view"),
+        pytest.param("helper(output)", False, id="unknown code"),
+        pytest.param("output.mean()\n        other = shown\n        other.mul_(2)", False, id="written by another name"),
+        pytest.param("output.mean()\n        helper(shown)", False, id="given to unknown code"),
+        pytest.param("output.mean()\n        shown += 1", False, id="written"),
+    ],
+)
+def test_tensors_with_memory_that_nothing_writes(made: str, own: bool) -> None:
+    """A tensor that each iteration makes anew, and that no name of it writes, keeps its value."""
+    facts = facts_of(TEXT.replace("MADE", made).replace("FIRST", "pass").replace("BETWEEN", "pass").replace("LAST", "print(shown)"))
+    call = next(call for call in facts.tree.calls["print"] if ast.unparse(call) == "print(shown)")
+    assert facts.stability.has_own_memory(call.args[0], facts.tree.loops[0]) is own
+
+
 def test_a_place_that_runs_alone_is_no_later_place() -> None:
     """From one branch of a condition to the other there is no way."""
     facts = facts_of("if a:\n    b = 1\nelse:\n    c = 2\n")

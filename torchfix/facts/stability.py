@@ -24,6 +24,7 @@ _ALIASING = frozenset(VIEWS) | frozenset(
 )
 # Expressions that let other code run before the next one.
 _HANDING_OVER = (ast.Yield, ast.YieldFrom, ast.Await)
+_REDUCING = ("sum", "mean", "prod", "norm")  # methods of tensors that never hand out their memory
 _DICTIONARIES = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
 _JUMPS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 _LIMIT = 4  # functions followed to what they return
@@ -297,7 +298,7 @@ class Stability:
             return all((network.library or "").startswith("torch.nn.") for network in networks)
         meaning = facts.calls.meaning(call) or ""
         computed = meaning.startswith(("torch.nn.functional.", "builtins.")) or meaning.rpartition(".")[0] == "torch"
-        return computed or (not meaning and facts.purity.is_pure(call))
+        return computed or (not meaning and (last_name(call.func) in _REDUCING or facts.purity.is_pure(call)))
 
     def _goes_backward(self, use: ast.Name) -> bool:
         """Whether a variable is sent backward, by itself or scaled: no parameter is."""

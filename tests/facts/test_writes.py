@@ -27,6 +27,9 @@ from tests.facts.reading import facts_of, node
         pytest.param("x[0].zero_()", True, id="method of an element"),
         pytest.param("x.view(-1).add_(1)", True, id="through a view"),
         pytest.param("torch.add(a, b, out=x)", True, id="out"),
+        pytest.param("torch.relu(x)", False, id="function"),
+        pytest.param("torch.nn.init.zeros_(x)", True, id="function in place"),
+        pytest.param("torch.nn.functional.relu(x, inplace=True)", True, id="function that is asked to"),
     ],
 )
 def test_writes_in_place(text: str, expected: bool) -> None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torchfix.facts.calls import is_constant
 from torchfix.facts.scopes import Binding
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Writes:
     def to(self, name: ast.Name) -> Iterator[ast.Name]:
         """The uses of a variable that write into the object which it holds, in text order.
 
-        ``x += y``, ``x[i] = y``, ``x.add_(y)``, ``x.data.fill_(y)`` and ``out=x``; not ``x = y``.
+        ``x += y``, ``x[i] = y``, ``x.add_(y)``, ``x.data.fill_(y)``, ``torch.relu_(x)`` and ``out=x``; not ``x = y``.
         """
         for use in self._facts.names.uses(name):
             if self.is_write(use):
@@ -48,7 +49,15 @@ class Writes:
                 if parent.attr in VIEWS:
                     node, above = above, tree.parent(above)
             parent = above
-        return isinstance(parent, ast.keyword) and parent.arg == "out"
+        return (isinstance(parent, ast.keyword) and parent.arg == "out") or self._fills(parent, node)
+
+    def _fills(self, call: ast.AST | None, given: ast.expr) -> bool:
+        """Whether a function of torch writes into what it is given: ``init.zeros_(x)``, ``F.relu(x, inplace=True)``."""
+        if not isinstance(call, ast.Call) or given not in call.args[:1]:
+            return False
+        meaning = self._facts.calls.meaning(call) or ""
+        asked = any(item.arg == "inplace" and not is_constant(item.value, False) for item in call.keywords)
+        return meaning.startswith("torch.") and (asked or _is_in_place(meaning.rpartition(".")[2]))
 
     def is_only_read(self, expression: ast.expr) -> bool:
         """Whether the tensor that an expression makes is only read, as far as it goes; False where it goes out of sight."""
@@ -74,7 +83,8 @@ class Writes:
             return not any(map(self.is_write, uses)) and all(self._is_only_read(use, seen) for use in uses if isinstance(use.ctx, ast.Load))
         if isinstance(parent, (ast.Tuple, ast.List)):
             return self._is_only_read(parent, seen)
-        return isinstance(parent, ast.Call) and node in parent.args and (self._facts.calls.meaning(parent) or "").startswith("torch.")
+        given = isinstance(parent, ast.Call) and node in parent.args and (self._facts.calls.meaning(parent) or "").startswith("torch.")
+        return given and not self._fills(parent, node)
 
     def reached_by(self, binding: Binding, name: ast.Name) -> list[ast.Name]:
         """The uses of a variable to which one binding of it may give the value."""

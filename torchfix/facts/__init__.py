@@ -90,6 +90,7 @@ class Facts:
         self.source = source
         self.project = project
         self.path = project.relative(source.path)
+        self._selves: dict[ast.Name, bool] = {}
 
     @cached_property
     def tree(self) -> Tree:
@@ -438,6 +439,11 @@ class Facts:
 
     def is_self(self, name: ast.Name) -> bool:
         """Whether a name is the instance parameter of the method that it stands in."""
+        if name not in self._selves:
+            self._selves[name] = self._find_self(name)
+        return self._selves[name]
+
+    def _find_self(self, name: ast.Name) -> bool:
         found = self.names.lookup(name.id, name)
         if found is None or not isinstance(found[0].node, FUNCTIONS):
             return False

@@ -6,7 +6,7 @@ Such code means something else, or fails, where gradients are off.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchfix.facts.callees import called
@@ -15,7 +15,7 @@ from torchfix.facts.gradients import GRADIENT_CALLS, NO_GRAPHS, SENDING
 from torchfix.facts.models import is_module_class
 from torchfix.facts.names import Definition
 from torchfix.facts.traits import DATA_METHODS
-from torchfix.facts.tree import FUNCTIONS, Function, last_name
+from torchfix.facts.tree import FUNCTIONS, Function, last_name, walk_evaluated
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -30,6 +30,7 @@ _CALLS = frozenset(
 _NO_USE = ("torch.autograd.Variable", "torch.autograd.no_grad", "torch.autograd.profiler.", "torch.autograd.set_detect_anomaly")
 # Methods of containers that objects of the project often have too.
 _OF_OBJECTS_TOO = frozenset("update append add get put pop clear remove insert query head index count find".split())
+_OF_DATA = DATA_METHODS - _OF_OBJECTS_TOO
 _ATTACKS = ("captum.", "torchattacks.", "foolbox.", "art.", "advertorch.", "cleverhans.", "pytorch_grad_cam.")
 _TRACERS = ("torch.jit.trace", "torch.jit.script", "torch.onnx.", "torch.export.", "torch.compile", "torch.fx.", "torch.cuda.make_graphed")
 
@@ -44,19 +45,20 @@ class Autograd:
         self._training: dict[Function, bool] = {}
 
     def used_in(self, nodes: Iterable[ast.AST]) -> Use | None:
-        """The first use of autograd in some statements or expressions, or in what they call of the project.
+        """The plainest use of autograd in some statements or expressions, or in what they call of the project.
 
-        The layers of networks that they run count too.
+        The first that their own text shows, else the first behind their calls; the layers of networks that they run count too.
         """
-        for node in (node for node in nodes if not isinstance(node, (*FUNCTIONS, ast.ClassDef))):
-            for item in _evaluated(node):
-                found = self._use(item)
-                if found is not None:
-                    return found
-        return None
+        facts = self._facts
+        inside = [item for node in nodes if not isinstance(node, (*FUNCTIONS, ast.ClassDef)) for item in walk_evaluated(node)]
+        shown = next((item for item in inside if self._shows_use(item)), None)
+        if shown is not None:
+            return facts, shown
+        found = (self._behind(item) for item in inside if isinstance(item, ast.Call))
+        return next((use for use in found if use is not None), None)
 
     def used_by(self, function: Function) -> Use | None:
-        """The first use of autograd in a function, or in what it calls."""
+        """The plainest use of autograd in a function, or in what it calls."""
         if function not in self._functions:
             self._functions[function] = None  # a function that calls itself adds nothing new
             self._functions[function] = self.used_in(function.body)
@@ -64,7 +66,7 @@ class Autograd:
 
     def trains_in(self, nodes: Iterable[ast.AST]) -> bool:
         """Whether some statements, or what they call of the project, send something backward."""
-        calls = (item for node in nodes for item in _evaluated(node) if isinstance(item, ast.Call))
+        calls = (item for node in nodes for item in walk_evaluated(node) if isinstance(item, ast.Call))
         return any(self._sends(call) for call in calls)
 
     def trains(self, function: Function) -> bool:
@@ -81,28 +83,31 @@ class Autograd:
             return False
         return any(there.autograd.trains(function) for there, function in called(self._facts, call))
 
-    def _use(self, node: ast.AST) -> Use | None:
-        facts = self._facts
+    def _shows_use(self, node: ast.AST) -> bool:
+        """Whether a node uses autograd by what its own text says."""
         if isinstance(node, ast.Attribute):
-            return (facts, node) if self._touches_gradients(node) else None
+            return self._touches_gradients(node)
         if not isinstance(node, ast.Call):
-            return None
-        meaning = facts.calls.meaning(node) or self._of_partial(node)
+            return False
+        meaning = self._facts.calls.meaning(node) or self._of_partial(node)
         by_hand = meaning.startswith((*GRADIENT_CALLS, *_ATTACKS, *_TRACERS)) and not meaning.startswith(_NO_USE)
-        source = receiver(node)
-        steps = last_name(node.func) == "step" and source is not None and bool(facts.optimizers.of(source))
-        if by_hand or steps or last_name(node.func) in _CALLS:
-            return facts, node
-        if is_of_a_library(facts, node):
-            return self._of_networks(node)
-        functions = list(called(facts, node))
-        if not functions and any(facts.optimizers.of(item) for item in (*node.args, *(item.value for item in node.keywords))):
-            return facts, node  # code out of sight that is given an optimizer
+        return by_hand or last_name(node.func) in _CALLS
+
+    def _behind(self, call: ast.Call) -> Use | None:
+        """The use of autograd behind a call: in an optimizer's step, in functions of the project, or in the networks that it runs."""
+        facts, source = self._facts, receiver(call)
+        if last_name(call.func) == "step" and source is not None and facts.optimizers.of(source):
+            return facts, call
+        if is_of_a_library(facts, call):
+            return self._of_networks(call)
+        functions = list(called(facts, call))
+        if not functions and any(facts.optimizers.of(item) for item in (*call.args, *(item.value for item in call.keywords))):
+            return facts, call  # code out of sight that is given an optimizer
         for there, function in functions:
             found = there.autograd.used_by(function)
             if found is not None:
                 return found
-        return self._of_networks(node)
+        return self._of_networks(call)
 
     def _of_partial(self, call: ast.Call) -> str:
         """The dotted name of the function in which ``functools.partial`` fixed arguments for what is called; empty where there is none."""
@@ -145,13 +150,5 @@ def is_of_a_library(facts: Facts, call: ast.Call) -> bool:
     """Whether a call surely runs no code of the project: of Python, torch or NumPy, or a method of containers and tensors."""
     if (facts.calls.meaning(call) or "").startswith(("builtins.", "torch.", *NO_GRAPHS)):
         return True
-    own = facts.own_method(call) is not None
-    return isinstance(call.func, ast.Attribute) and call.func.attr in DATA_METHODS - _OF_OBJECTS_TOO and not own
-
-
-def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all below it, without the bodies of functions and classes defined there; what a lambda does counts."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
-            yield from _evaluated(child)
+    named = isinstance(call.func, ast.Attribute) and call.func.attr in _OF_DATA
+    return named and facts.own_method(call) is None

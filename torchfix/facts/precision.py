@@ -58,6 +58,8 @@ def join(readings: Iterable[Reading]) -> Reading:
     found = list(readings)
     if not found:
         return FULL
+    if all(item is found[0] for item in found):
+        return found[0]
     sources = frozenset().union(*(item.sources for item in found))
     lengths = {None if item.parts is None else len(item.parts) for item in found}
     parts = None

@@ -73,6 +73,7 @@ class Scopes:
         self._tree = tree
         self._scopes: dict[ast.AST, Scope] = known._scopes if known else {}
         self._around: dict[ast.AST, Scope] = known._around if known else {}
+        self._uses: dict[tuple[Scope | None, str], list[ast.Name]] = known._uses if known else {}
         self.module: Scope = known.module if known else Scope(tree.module, None)
         if known is None:
             self._scopes[tree.module] = self.module
@@ -261,16 +262,19 @@ class Scopes:
 
     def same(self, one: ast.Name, other: ast.Name) -> bool:
         """Whether two uses of a name mean the same variable."""
-        if one.id != other.id:
-            return False
-        first, second = self.lookup(one.id, one), self.lookup(other.id, other)
-        return (first[0] if first else None) is (second[0] if second else None)
+        return one.id == other.id and self._home(one) is self._home(other)
+
+    def _home(self, name: ast.Name) -> Scope | None:
+        """The scope of the variable that a name means."""
+        found = self.lookup(name.id, name)
+        return found[0] if found else None
 
     def uses(self, name: ast.Name) -> Iterator[ast.Name]:
         """All uses of the variable that a name means here, this one included, in text order."""
-        for other in self._tree.names.get(name.id, ()):
-            if self.same(name, other):
-                yield other
+        home = self._home(name)
+        if (home, name.id) not in self._uses:
+            self._uses[home, name.id] = [other for other in self._tree.names.get(name.id, ()) if self._home(other) is home]
+        return iter(self._uses[home, name.id])
 
     def is_free(self, name: str) -> bool:
         """Whether no scope of the file binds, reads or declares a name, so that new code may use it."""

@@ -43,6 +43,7 @@ class Tree:
         self._first: dict[ast.AST, int] = {}  # a node's number in the order of the walk
         self._last: dict[ast.AST, int] = {}  # the highest number below it
         self._places: dict[ast.stmt, tuple[ast.AST, list[ast.stmt], int]] = {}
+        self._functions: dict[ast.AST, Function | None] = {}
         self._index(module)
 
     def _index(self, module: ast.Module) -> None:
@@ -138,6 +139,11 @@ class Tree:
 
     def function(self, node: ast.AST) -> Function | None:
         """The innermost function whose body holds a node; decorators, defaults and annotations are outside it."""
+        if node not in self._functions:
+            self._functions[node] = self._find_function(node)
+        return self._functions[node]
+
+    def _find_function(self, node: ast.AST) -> Function | None:
         inner = node
         for outer in self.ancestors(node):
             if isinstance(outer, FUNCTIONS) and isinstance(inner, ast.stmt):

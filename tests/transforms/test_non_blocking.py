@@ -83,6 +83,8 @@ def test_left_alone(text: str) -> None:
         ),
         pytest.param("for x, y in loader:\n    z = x.to(device)\n    x.zero_()", "written-later", id="written behind"),
         pytest.param("for x, y in loader:\n    z = x.to(device)\n    x += 1", "written-later", id="added to behind"),
+        pytest.param("for x, y in loader:\n    h = x[:2]\n    z = x.to(device)\n    h.zero_()", "written-later", id="a part of it written"),
+        pytest.param("for x, y in loader:\n    n = x.numpy()\n    z = x.to(device)\n    n[:] = 0", "written-later", id="its array written"),
         pytest.param("for x, y in loader:\n    x = torch.from_numpy(x).float().to(device)", "pageable-source", id="arrays"),
     ],
 )
@@ -213,6 +215,7 @@ def test_documented_example() -> None:
         ),
         pytest.param("x = x.view(-1, 784).to(device)", "x = x.view(-1, 784).to(device, non_blocking=True)", id="view before"),
         pytest.param("x = x.cuda().float()", "x = x.cuda(non_blocking=True).float()", id="cast behind"),
+        pytest.param("x = x.to(device); y.zero_()", "x = x.to(device, non_blocking=True); y.zero_()", id="another part is written"),
         pytest.param("x = x.to(device); x.zero_()", "x = x.to(device, non_blocking=True); x.zero_()", id="the copy is written"),
         pytest.param("z = net(x.to(device))", "z = net(x.to(device, non_blocking=True))", id="in a call"),
         pytest.param("if cuda:\n        x = x.cuda()", "if cuda:\n        x = x.cuda(non_blocking=True)", id="under a condition"),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Methods whose result is the tensor itself, or one like it, in host memory.
 _ON_HOST = frozenset("""view reshape squeeze unsqueeze permute transpose flatten contiguous detach clone pin_memory
     float double half bfloat16 long int short byte bool""".split())
+# Those of them whose result may share its memory, and what gives an array that does.
+_SHARING = _ON_HOST - {"clone"} | {"numpy"}
 # Functions that make a tensor of values that are not tensors yet; the first makes it in host memory, whatever else it may be given.
 _FROM_ARRAY = "torch.from_numpy"
 _MAKING = (_FROM_ARRAY, "torch.tensor", "torch.as_tensor")
@@ -163,18 +165,33 @@ class Batches:
 
     def written_after(self, transfer: Transfer) -> ast.Name | None:
         """A place behind a copy, in the same loop or function, that writes into the tensor on the host."""
-        root: ast.AST = transfer.source
-        while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
-            root = root.func if isinstance(root, ast.Call) else root.value
-        if not isinstance(root, ast.Name):
-            return None
         tree = self._facts.tree
         around = tree.nearest(transfer.call, (*LOOPS, *FUNCTIONS)) or tree.module
-        for use in self._facts.writes.to(root):
+        copied = self._memory(transfer.source, set())
+        for use in (node for node in ast.walk(around) if isinstance(node, ast.Name)):
             later = (use.lineno, use.col_offset) > (transfer.call.lineno, transfer.call.col_offset)
-            if later and tree.is_within(use, around) and not self._replaces_entry(use) and self.on_host(use) is not None:
-                return use
+            if later and self._facts.writes.is_write(use) and not self._replaces_entry(use):
+                written = self._memory(use, set())
+                if any(one is other and path[: len(way)] == way[: len(path)] for one, path in copied for other, way in written):
+                    return use
         return None
+
+    def _memory(self, expression: ast.expr, seen: set[int]) -> list[tuple[ast.AST, tuple[object, ...]]]:
+        """What holds the memory of a tensor on the host, or of an array that shares it: what made it, and the way into that."""
+        if id(expression) in seen:
+            return []
+        seen.add(id(expression))
+        found: list[tuple[ast.AST, tuple[object, ...]]] = []
+        for value in self._facts.values.of(expression) or ():
+            node = value.node
+            source = node.value if isinstance(node, ast.Subscript) else None
+            if isinstance(node, ast.Call) and last_name(node.func) in _SHARING:
+                source = receiver(node)
+            if source is not None:
+                found += self._memory(source, seen)
+            else:
+                found.append((node, value.path))
+        return found
 
     def _replaces_entry(self, use: ast.Name) -> bool:
         """Whether ``batch[key] = value`` puts another tensor into a dictionary, rather than values into a tensor."""

@@ -22,7 +22,7 @@ from torchfix.edits import (
     SetArgument,
     Wrap,
 )
-from torchfix.facts.tree import Tree
+from torchfix.facts.code.tree import Tree
 from torchfix.source import SourceFile
 
 _ATOMS = ["a", "bé", "1", "'#'", "'''x\n  # y'''", "f'{a!r:>{b}} {{'", "True", "...", "-1", "a.b", "a[1:]", "(a,)", "b'\\n'"]

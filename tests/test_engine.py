@@ -15,7 +15,7 @@ from torchfix.draft import Draft
 from torchfix.edits import AddImport, InsertBefore, PlacedEdit, Replace, SetArgument, Wrap
 from torchfix.engine import EngineSettings, fix
 from torchfix.facts import Facts
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.result import Outcome, Result
 from torchfix.source import SourceFile
 from torchfix.style import Style

@@ -25,7 +25,7 @@ from tests.generated import any_edits, sources
 from torchfix.edits import AddImport, AddParameter, Edit, InsertAfter, InsertBefore, Remove, Replace, SetArgument, Wrap
 from torchfix.engine import EngineSettings, fix
 from torchfix.facts import Facts
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.layout import tokens
 from torchfix.plan import plan
 from torchfix.result import Outcome, Result

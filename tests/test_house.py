@@ -92,7 +92,7 @@ def test_rules_import_only_the_language(path: Path) -> None:
     assert foreign == []
 
 
-@pytest.mark.parametrize("path", [path for path in DRIVER if path.parent.name == "facts"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in DRIVER if "facts" in path.parts], ids=name_of)
 def test_facts_know_neither_edits_nor_transforms(path: Path) -> None:
     """Facts answer questions and can be tested alone."""
     forbidden = ("torchfix.edits", "torchfix.transform", "torchfix.transforms")

@@ -20,7 +20,7 @@ from torchfix import run as running
 from torchfix.edits import AddParameter, Edit, SetArgument, by_file
 from torchfix.engine import EngineSettings
 from torchfix.facts import Facts
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.result import Outcome, Reason, Result
 from torchfix.run import Mode, run
 from torchfix.settings import Settings

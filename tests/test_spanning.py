@@ -14,7 +14,7 @@ from tests.editing import transform
 from torchfix.edits import AddImport, AddParameter, Edit, Elsewhere, Replace, SetArgument, by_file
 from torchfix.engine import EngineSettings, advance
 from torchfix.facts import Facts
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.result import Note, Outcome, Place, Result
 from torchfix.spanning import Answer, Grounds, Neighbour, settle
 from torchfix.testing import check_program, run_on_program

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchfix.facts import Facts
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.plan import Plan, plan
 from torchfix.result import Note, Outcome, Reason, Result
 from torchfix.source import SourceError, SourceFile

@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cached_property
 
-from torchfix.facts.tree import Tree, indexed
+from torchfix.facts.code.tree import Tree, indexed
 from torchfix.source import SourceFile
 
 _LINE_END = re.compile(r"\r\n?")

@@ -26,7 +26,7 @@ from torchfix.edits import (
     hole,
     places,
 )
-from torchfix.facts.tree import indexed
+from torchfix.facts.code.tree import indexed
 from torchfix.source import SourceError, SourceFile
 
 _WRAPPED = "__wrapped__"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from torchfix import files
 from torchfix.exclude import Patterns
-from torchfix.facts.versions import Version
+from torchfix.facts.project.versions import Version
 from torchfix.files import FileError, Found
 from torchfix.journal import mend
 from torchfix.result import Outcome, Reason, Result

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from torchfix.edits import AddImport, Edit, Elsewhere, RemoveImport, places
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.plan import Plan, canonical, plan
 from torchfix.result import Note, Outcome, Place, Result
 from torchfix.stages import Failure, Stage, Version

@@ -9,7 +9,7 @@ from functools import cached_property
 from torchfix.apply import apply
 from torchfix.draft import Draft
 from torchfix.facts import Facts
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.imports import placed
 from torchfix.layout import Layout
 from torchfix.plan import Plan

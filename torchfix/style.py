@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchfix import trees
 from torchfix.draft import Draft
-from torchfix.facts.tree import children
+from torchfix.facts.code.tree import children
 from torchfix.layout import Compound, Layout
 from torchfix.source import SourceError, SourceFile
 

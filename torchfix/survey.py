@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from torchfix import engine, files, registry
 from torchfix.engine import EngineSettings
 from torchfix.exclude import Patterns
-from torchfix.facts.declarations import declared, is_declaring
-from torchfix.facts.project import Project
-from torchfix.facts.versions import Range, Version
+from torchfix.facts.project.declarations import declared, is_declaring
+from torchfix.facts.project.project import Project
+from torchfix.facts.project.versions import Range, Version
 from torchfix.files import Found
 from torchfix.options import rule_options
 from torchfix.result import Result

@@ -11,9 +11,9 @@ from typing import Any
 
 from torchfix import registry
 from torchfix.engine import EngineSettings, advance, fix
-from torchfix.facts.declarations import Declarations
-from torchfix.facts.project import Project
-from torchfix.facts.versions import Range, Version
+from torchfix.facts.project.declarations import Declarations
+from torchfix.facts.project.project import Project
+from torchfix.facts.project.versions import Range, Version
 from torchfix.result import Note, Outcome, Result
 from torchfix.spanning import Answer, Grounds, Neighbour, settle
 from torchfix.transform import Selected, Transform

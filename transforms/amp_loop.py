@@ -65,9 +65,9 @@ from dataclasses import dataclass
 
 from torchfix.edits import AddImport, AddParameter, Edit, InsertAfter, InsertBefore, Replace, SetArgument, Wrap, by_file
 from torchfix.facts import Facts
-from torchfix.facts.candidates import Candidate
-from torchfix.facts.companions import Companion
+from torchfix.facts.half_precision.candidates import Candidate
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.companions import Companion
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "the training loop computes in float32 and leaves the GPU's half-precision units idle"

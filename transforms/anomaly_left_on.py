@@ -35,9 +35,9 @@ import os
 from collections.abc import Iterator
 
 from torchfix.facts import Facts
-from torchfix.facts.calls import argument, keyword
-from torchfix.facts.switches import is_on, is_reached
-from torchfix.facts.tree import FUNCTIONS
+from torchfix.facts.code.calls import argument, keyword
+from torchfix.facts.code.tree import FUNCTIONS
+from torchfix.facts.project.switches import is_on, is_reached
 from torchfix.transform import Default, Finding, Held, NoOptions, Transform
 
 _SWITCH = "torch.autograd.set_detect_anomaly"

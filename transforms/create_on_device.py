@@ -36,9 +36,9 @@ from collections.abc import Iterator
 
 from torchfix.edits import AddImport, Edit, Remove, RemoveArgument, Replace, SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.calls import argument, is_constant
-from torchfix.facts.creations import LEGACY, Agreement, Creation, Given
-from torchfix.facts.destinations import Destination
+from torchfix.facts.code.calls import argument, is_constant
+from torchfix.facts.tensors.creations import LEGACY, Agreement, Creation, Given
+from torchfix.facts.tensors.destinations import Destination
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 # Factories whose values have every dtype's own exact form, so that a cast behind them is a ``dtype=`` of theirs.

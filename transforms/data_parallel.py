@@ -228,11 +228,11 @@ from collections.abc import Iterator
 
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Remove, RemoveArgument, RemoveImport, Replace, SetArgument, Wrap
 from torchfix.facts import Facts
-from torchfix.facts.calls import argument, is_constant, keyword
-from torchfix.facts.distribution import DISTRIBUTED, SAMPLER
-from torchfix.facts.helpers import Helpers
-from torchfix.facts.replicas import Wrap as Replication
-from torchfix.facts.totals import Joining
+from torchfix.facts.code.calls import argument, is_constant, keyword
+from torchfix.facts.code.helpers import Helpers
+from torchfix.facts.metrics.totals import Joining
+from torchfix.facts.processes.distribution import DISTRIBUTED, SAMPLER
+from torchfix.facts.processes.replicas import Wrap as Replication
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "DataParallel drives all GPUs from one process, and copies the network to each of them at every step"

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 
 from torchfix.edits import Replace
 from torchfix.facts import Facts
-from torchfix.facts.detachments import Detachment, Fate
+from torchfix.facts.tensors.detachments import Detachment, Fate
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _RECORDED = "autograd records the copy to the host, though nothing goes back through it"

@@ -47,8 +47,8 @@ from collections.abc import Iterator
 
 from torchfix.edits import Remove
 from torchfix.facts import Facts
-from torchfix.facts.cached_memory import EMPTY_CACHE, is_after_error, is_beside_evaluation, who_needs_it
-from torchfix.facts.repetition import Repeated
+from torchfix.facts.project.repetition import Repeated
+from torchfix.facts.training.cached_memory import EMPTY_CACHE, is_after_error, is_beside_evaluation, who_needs_it
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "cached device memory is given back for every batch and asked of the driver again"

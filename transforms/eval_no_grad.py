@@ -54,7 +54,7 @@ from collections.abc import Iterator
 
 from torchfix.edits import AddDecorator, AddImport, Edit, Wrap
 from torchfix.facts import Facts
-from torchfix.facts.evaluations import Evaluation
+from torchfix.facts.training.evaluations import Evaluation
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "an evaluation builds a graph that nobody uses"

@@ -65,12 +65,12 @@ from collections.abc import Iterator
 
 from torchfix.edits import Edit, InsertAfter, Replace, SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.calls import is_constant
-from torchfix.facts.epochs import Epochs
-from torchfix.facts.fitness import fills_cache, obstacle_to_persistence
-from torchfix.facts.keywords import Table, takers
-from torchfix.facts.loaders import Loader
-from torchfix.facts.traits import Trait
+from torchfix.facts.code.calls import is_constant
+from torchfix.facts.code.keywords import Table, takers
+from torchfix.facts.data.epochs import Epochs
+from torchfix.facts.data.fitness import fills_cache, obstacle_to_persistence
+from torchfix.facts.data.loaders import Loader
+from torchfix.facts.data.traits import Trait
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _NAME = "persistent_workers"

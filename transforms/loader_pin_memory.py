@@ -38,9 +38,9 @@ from collections.abc import Iterator
 
 from torchfix.edits import SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.calls import is_constant
-from torchfix.facts.consumers import Consumers
-from torchfix.facts.fitness import obstacle_to_pinning
+from torchfix.facts.code.calls import is_constant
+from torchfix.facts.data.consumers import Consumers
+from torchfix.facts.data.fitness import obstacle_to_pinning
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _MESSAGE = "batches are copied from pageable memory"

@@ -56,12 +56,12 @@ from dataclasses import dataclass
 
 from torchfix.edits import AddImport, Edit, Replace, SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.calls import is_constant
-from torchfix.facts.consumers import Consumers
-from torchfix.facts.datasets import Samples
-from torchfix.facts.fitness import obstacle_to_workers
-from torchfix.facts.loaders import Loader
-from torchfix.facts.traits import Trait
+from torchfix.facts.code.calls import is_constant
+from torchfix.facts.data.consumers import Consumers
+from torchfix.facts.data.datasets import Samples
+from torchfix.facts.data.fitness import obstacle_to_workers
+from torchfix.facts.data.loaders import Loader
+from torchfix.facts.data.traits import Trait
 from torchfix.transform import Effect, Finding, Held, Transform
 
 # The rule of thumb, four workers a GPU, for a process that uses all GPUs and for one that uses its own.

@@ -48,9 +48,9 @@ from collections.abc import Iterator
 
 from torchfix.edits import Edit, Replace
 from torchfix.facts import Facts
-from torchfix.facts.gradients import End, is_older
-from torchfix.facts.keepers import Kept, kept_graphs, terms
-from torchfix.facts.values import Value
+from torchfix.facts.code.values import Value
+from torchfix.facts.training.gradients import End, is_older
+from torchfix.facts.training.keepers import Kept, kept_graphs, terms
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _WORDS = {

@@ -71,13 +71,13 @@ from itertools import chain
 
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Replace, Wrap
 from torchfix.facts import Facts
-from torchfix.facts.accumulators import Accumulator
-from torchfix.facts.calls import receiver
-from torchfix.facts.gathered import Gathered
-from torchfix.facts.numbers import Number
+from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.numbers import Number
+from torchfix.facts.code.tree import LoopNode
+from torchfix.facts.metrics.accumulators import Accumulator
+from torchfix.facts.metrics.gathered import Gathered
+from torchfix.facts.metrics.scalars import Scalar
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.scalars import Scalar
-from torchfix.facts.tree import LoopNode
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _ADDED = "the host waits for the device on every step to add up a number that is used later"

@@ -44,11 +44,11 @@ from collections.abc import Iterator
 
 from torchfix.edits import SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.batches import Part
-from torchfix.facts.calls import CLOCKS, has_stars, is_constant
-from torchfix.facts.devices import Transfer
-from torchfix.facts.traits import Trait
-from torchfix.facts.tree import dotted, last_name, walk_here
+from torchfix.facts.code.calls import CLOCKS, has_stars, is_constant
+from torchfix.facts.code.tree import dotted, last_name, walk_here
+from torchfix.facts.data.batches import Part
+from torchfix.facts.data.traits import Trait
+from torchfix.facts.tensors.devices import Transfer
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _MESSAGE = "the program waits for each copy of a batch to the device"

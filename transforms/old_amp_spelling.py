@@ -49,11 +49,11 @@ from dataclasses import dataclass
 
 from torchfix.edits import AddImport, Edit, RemoveImport, Replace
 from torchfix.facts import Facts
-from torchfix.facts.calls import argument, has_stars
-from torchfix.facts.models import is_module_class
-from torchfix.facts.names import Definition
-from torchfix.facts.references import Reference, Role
-from torchfix.facts.versions import Version
+from torchfix.facts.code.calls import argument, has_stars
+from torchfix.facts.code.names import Definition
+from torchfix.facts.code.references import Reference, Role
+from torchfix.facts.project.versions import Version
+from torchfix.facts.training.models import is_module_class
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 

@@ -60,11 +60,11 @@ from collections.abc import Iterator
 
 from torchfix.edits import Edit, InsertBefore, Remove, Replace
 from torchfix.facts import Facts
-from torchfix.facts.loops import Kind
-from torchfix.facts.purposes import Purpose
-from torchfix.facts.readings import Reading, Way
-from torchfix.facts.savings import Repetition
-from torchfix.facts.tree import last_name
+from torchfix.facts.code.tree import last_name
+from torchfix.facts.metrics.purposes import Purpose
+from torchfix.facts.metrics.readings import Reading, Way
+from torchfix.facts.metrics.savings import Repetition
+from torchfix.facts.training.loops import Kind
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _LATER = "an error of the device may surface at a later line than before"

@@ -40,11 +40,11 @@ from collections.abc import Iterator
 
 from torchfix.edits import AddImport, Edit, RemoveImport, Replace
 from torchfix.facts import Facts
-from torchfix.facts.arrays import Array
-from torchfix.facts.calls import argument, has_stars, is_constant
-from torchfix.facts.constructors import Constructor
-from torchfix.facts.creations import LEGACY
-from torchfix.facts.identity import is_consumed
+from torchfix.facts.code.calls import argument, has_stars, is_constant
+from torchfix.facts.tensors.arrays import Array
+from torchfix.facts.tensors.constructors import Constructor
+from torchfix.facts.tensors.creations import LEGACY
+from torchfix.facts.tensors.identity import is_consumed
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _COPIED = "torch.tensor copies an array"

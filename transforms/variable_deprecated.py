@@ -40,13 +40,13 @@ from collections.abc import Iterator
 
 from torchfix.edits import AddImport, Edit, Remove, RemoveImport, Replace, SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.calls import argument, has_stars, is_constant, receiver
-from torchfix.facts.creations import FACTORIES, VARIABLE
-from torchfix.facts.identity import is_sole, is_unchanged
-from torchfix.facts.reductions import Reduction
-from torchfix.facts.references import Reference, Role
-from torchfix.facts.regions import NO_GRAD
-from torchfix.facts.tree import dotted, last_name
+from torchfix.facts.code.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.code.references import Reference, Role
+from torchfix.facts.code.tree import dotted, last_name
+from torchfix.facts.tensors.creations import FACTORIES, VARIABLE
+from torchfix.facts.tensors.identity import is_sole, is_unchanged
+from torchfix.facts.training.reductions import Reduction
+from torchfix.facts.training.regions import NO_GRAD
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _MESSAGE = "Variable is deprecated: every tensor is one since torch 0.4"

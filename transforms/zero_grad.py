@@ -43,15 +43,15 @@ from collections.abc import Iterator
 
 from torchfix.edits import Edit, RemoveArgument, Replace, SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.callees import classes_of, method_of
-from torchfix.facts.calls import argument, has_stars, is_constant, receiver
-from torchfix.facts.coverage import reaches_every_weight
-from torchfix.facts.models import is_module_class
-from torchfix.facts.names import Definition
-from torchfix.facts.regions import NO_GRAD
-from torchfix.facts.repetition import Repeated
-from torchfix.facts.tree import dotted, last_name
-from torchfix.facts.updates import Update
+from torchfix.facts.code.callees import classes_of, method_of
+from torchfix.facts.code.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.code.names import Definition
+from torchfix.facts.code.tree import dotted, last_name
+from torchfix.facts.project.repetition import Repeated
+from torchfix.facts.training.coverage import reaches_every_weight
+from torchfix.facts.training.models import is_module_class
+from torchfix.facts.training.regions import NO_GRAD
+from torchfix.facts.training.updates import Update
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _KNOWS_NONE = (1, 7)  # the first torch with set_to_none

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Mapping
 
 from torchfix.facts import Facts
-from torchfix.facts.declarations import Declarations
-from torchfix.facts.project import Project
-from torchfix.facts.versions import Range
+from torchfix.facts.project.declarations import Declarations
+from torchfix.facts.project.project import Project
+from torchfix.facts.project.versions import Range
 from torchfix.source import SourceFile
 
 ONLY_FORKS = Declarations(python=Range(None, (3, 14)), systems=frozenset({"POSIX :: Linux"}))

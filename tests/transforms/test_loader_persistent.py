@@ -11,7 +11,7 @@ import pytest
 from tests.running import run_on_cpu, run_on_fake_gpu
 from torchfix import registry
 from torchfix.engine import EngineSettings, fix
-from torchfix.facts.project import Project
+from torchfix.facts.project.project import Project
 from torchfix.result import Note, Outcome
 from torchfix.testing import check_held, check_noop, check_transformed, run_transform
 from torchfix.transform import Selected

@@ -9,7 +9,7 @@ import pytest
 
 from tests.running import run_on_cpu, run_on_fake_gpu
 from torchfix import registry
-from torchfix.facts.versions import Version
+from torchfix.facts.project.versions import Version
 from torchfix.result import Note, Outcome
 from torchfix.testing import check_held, check_noop, check_transformed, run_transform
 

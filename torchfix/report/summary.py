@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torchfix.facts.versions import Version
+from torchfix.facts.project.versions import Version
 from torchfix.files import common_folder, shown
 from torchfix.report.screen import Paint, printable
 from torchfix.report.text import reason

@@ -1,0 +1,1 @@
+"""What Python code means: names, values, calls, classes and the flow between them."""

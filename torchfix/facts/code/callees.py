@@ -1,0 +1,87 @@
+"""Which functions of the project a call runs: a function by name, a constructor, a method of a known object."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.names import Definition
+from torchfix.facts.code.tree import FUNCTIONS, Function
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+_LIMIT = 8  # base classes followed upwards
+
+
+def called(facts: Facts, call: ast.Call) -> Iterator[tuple[Facts, Function]]:
+    """The functions of the project that a call may run, each with the facts of its file; none for a library's.
+
+    A class stands for its constructor. Calling a network is not counted as running its ``forward``.
+    """
+    definition = facts.names.definition(call.func)
+    if definition is not None:
+        found = method_of(definition, "__init__") if isinstance(definition.node, ast.ClassDef) else definition
+        if found is not None and isinstance(found.node, FUNCTIONS):
+            yield found.facts, found.node
+        return
+    source = receiver(call)
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    owners = [(owner, name) for owner in classes_of(facts, source)] if source is not None else []
+    for owner, sought in owners or [(owner, "__call__") for owner in classes_of(facts, call.func)]:
+        found = method_of(owner, sought)
+        if found is not None and isinstance(found.node, FUNCTIONS):
+            yield found.facts, found.node
+
+
+def choices(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:
+    """What a call may call where a variable or a table chooses it (``table[name](...)``): definitions, and dotted names of libraries.
+
+    Empty where one of the choices is not known.
+    """
+    if isinstance(call.func, ast.Call):
+        return ()
+    found: list[str | Definition] = []
+    for value in facts.values.of(call.func) or ():
+        if value.path or not isinstance(value.node, (ast.Name, ast.Attribute)):
+            return ()
+        meant = value.facts.names.definition(value.node) or value.facts.names.qualified(value.node)
+        if meant is None:
+            return ()
+        found.append(meant)
+    return tuple(found)
+
+
+def classes_of(facts: Facts, expression: ast.expr) -> Iterator[Definition]:
+    """The classes of the project of which an expression may be an object."""
+    if isinstance(expression, ast.Name) and facts.is_self(expression):
+        owner = facts.tree.method_class(expression)
+        if owner is not None:
+            yield Definition(facts, owner)
+        return
+    networks = facts.models.of(expression)  # through ``.to(device)``, ``.eval()`` and their like
+    if networks:
+        yield from (network.definition for network in networks if network.definition is not None)
+        return
+    for value in facts.values.of(expression) or ():
+        if isinstance(value.node, ast.Call) and not value.path:
+            made = value.facts.names.definition(value.node.func)
+            if made is not None and isinstance(made.node, ast.ClassDef):
+                yield made
+
+
+def method_of(definition: Definition, name: str, _depth: int = 0) -> Definition | None:
+    """A class's method by name, its own or that of the nearest base in the project."""
+    if not isinstance(definition.node, ast.ClassDef) or _depth > _LIMIT:
+        return None
+    for item in definition.node.body:
+        if isinstance(item, FUNCTIONS) and item.name == name:
+            return Definition(definition.facts, item)
+    for base in definition.node.bases:
+        inner = definition.facts.names.definition(base)
+        found = method_of(inner, name, _depth + 1) if inner is not None else None
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,1 @@
+"""Loading data: loaders, datasets, batches and worker processes."""

@@ -1,0 +1,1 @@
+"""Half precision: what autocast does to a training loop."""

@@ -1,0 +1,112 @@
+"""Training loops that could compute in half precision: what was proved of each, or what stands in the way."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.tree import LoopNode
+from torchfix.facts.half_precision.forwards import Forward
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.companions import Companion
+from torchfix.facts.training.targets import Target
+from torchfix.facts.training.updates import Update
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+    from torchfix.facts.training.loops import Loop
+
+_ELSEWHERE = {
+    "backward": Obstacle(
+        "backward-elsewhere",
+        "the backward pass stands in a function that this loop calls",
+        "write forward, backward and step in one function",
+    ),
+    "step": Obstacle(
+        "step-elsewhere", "the optimizer steps inside a method of another object", "call the step of a torch optimizer in the loop"
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A loop of which everything is known that a change to mixed precision needs.
+
+    Args:
+        facts: the file.
+        loop: the training loop.
+        target: where it runs.
+        update: what is sent backward and what steps.
+        forward: what can run under autocast.
+        companions: where a scaler can be made beside the optimizer, for each optimizer that the loop may be given.
+    """
+
+    facts: Facts
+    loop: Loop
+    target: Target
+    update: Update
+    forward: Forward
+    companions: tuple[Companion, ...]
+
+    @property
+    def files(self) -> tuple[Facts, ...]:
+        """The loop's file, and those through which its optimizers come."""
+        steps = [step for companion in self.companions for step in companion.passes]
+        beside = (companion.facts for companion in self.companions)
+        return tuple(dict.fromkeys((self.facts, *beside, *(facts for step in steps for facts in (step.facts, step.caller)))))
+
+    def fresh(self, *names: str) -> str:
+        """The first of these names that is free in all of the files, also as an attribute where it must be one; else one with a number."""
+        owned = any(companion.owner for companion in self.companions)
+        numbered = (f"{names[-1]}_{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain(names, numbered) if all(_is_free(facts, name, owned) for facts in self.files))
+
+
+def _is_free(facts: Facts, name: str, owned: bool) -> bool:
+    return facts.names.is_free(name) and not (owned and name in facts.tree.attributes)
+
+
+class Candidates:
+    """Questions about mixed precision in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def all(self) -> Iterator[tuple[LoopNode, Candidate | Obstacle]]:
+        """The loops that train on CUDA in full precision, each with what was proved or what could not be."""
+        facts = self._facts
+        for loop in facts.loops.training:
+            target = facts.targets.around(loop.node)
+            if target is not None and target.types != {"cpu"} and not facts.loops.scales(loop):
+                yield loop.node, self._read(loop, target)
+        for node, part in facts.loops.indirect.items():
+            target = facts.targets.around(node)
+            if target is not None and target.may_be_cuda:
+                yield node, _ELSEWHERE[part]
+
+    def _read(self, loop: Loop, target: Target) -> Candidate | Obstacle:
+        facts = self._facts
+        if not target.may_be_cuda:
+            types = ", ".join(sorted(target.types))
+            return Obstacle("not-cuda", f"the loop runs on {types}, for which there is no recipe here", "use torch.autocast by hand")
+        if facts.project.torch is not None and facts.project.torch < (1, 6):
+            return Obstacle("torch-too-old", "the project still allows torch without mixed precision", "raise its lower bound to torch 1.6")
+        obstacle = facts.hazards.in_program()
+        if obstacle is not None:
+            return obstacle
+        update = facts.updates.of(loop)
+        if isinstance(update, Obstacle):
+            return update
+        forward = facts.forwards.of(update)
+        if isinstance(forward, Obstacle):
+            return forward
+        statement = update.backward_statement
+        if forward.inline and not (isinstance(statement, ast.Expr) and statement.value is update.backward):
+            return Obstacle("backward-form", "the backward pass is part of a larger statement", "write it as a statement of its own")
+        companions = facts.companions.of(update.optimizer)
+        if isinstance(companions, Obstacle):
+            return companions
+        return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companions)

@@ -1,0 +1,546 @@
+"""The forward part of a training loop: the statements that compute the loss, and which of them can run under autocast."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.callees import method_of
+from torchfix.facts.code.calls import has_stars, receiver
+from torchfix.facts.code.names import Definition
+from torchfix.facts.code.scopes import Bound, parameters
+from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here
+from torchfix.facts.code.values import passed
+from torchfix.facts.half_precision.autocast import LOSS_FUNCTIONS, is_operation
+from torchfix.facts.half_precision.precision import FULL, MUTATORS, Reader, Reading
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.models import WRAPPERS, Network
+from torchfix.facts.training.regions import NO_GRAD
+from torchfix.facts.training.updates import Update, called
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """What of a training loop can run under autocast.
+
+    Args:
+        regions: the first and last statement of each stretch, in text order; no backward pass, step or zero_grad is
+            in one.
+        restored: what must be converted back to float32: calls by their results, and names behind the statement that
+            unpacks a result into them.
+        inline: whether the loss is computed in the backward statement itself, and belongs under autocast too.
+        networks: the networks that run.
+    """
+
+    regions: tuple[tuple[ast.stmt, ast.stmt], ...]
+    restored: tuple[ast.Call | ast.Name, ...]
+    inline: bool
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Feeding:
+    """What a loss is computed from, inside one loop.
+
+    Args:
+        statements: the statements of the loop that give it its value, directly or through others.
+        expressions: what they compute it from, the loss itself among them.
+    """
+
+    statements: frozenset[ast.stmt]
+    expressions: tuple[ast.expr, ...]
+
+    def calls(self) -> Iterator[ast.Call]:
+        """The calls in the expressions."""
+        for expression in self.expressions:
+            yield from (node for node in walk_here(expression) if isinstance(node, ast.Call))
+
+
+class Forwards:
+    """Questions about the forward part of one file's training loops."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def of(self, update: Update) -> Forward | Obstacle:
+        """The part of a loop that autocast may run, or why it cannot be told or may not."""
+        feeding = self.feeding(update)
+        runs = [call for call in dict.fromkeys(feeding.calls()) if self._facts.models.run_by(call)]
+        if not runs:
+            return self._unseen(feeding)
+        split = _Split(self._facts, update, feeding, runs)
+        return split.unsafe_loss() or split.obstacle() or split.forward()
+
+    def feeding(self, update: Update) -> Feeding:
+        """Everything in the loop that the loss is computed from."""
+        loop = update.loop.node
+        statements: dict[ast.stmt, None] = {}
+        expressions: list[ast.expr] = [update.loss]
+        for expression in expressions:  # grows while it is read
+            for node in walk_here(expression):
+                for statement in self._givers(node, loop):
+                    if statement not in statements:
+                        statements[statement] = None
+                        expressions += _computed(statement)
+        return Feeding(frozenset(statements), tuple(expressions))
+
+    def _givers(self, node: ast.AST, loop: ast.stmt) -> Iterator[ast.stmt]:
+        """The statements inside the loop that give a variable or attribute its value, in place or not."""
+        facts, tree = self._facts, self._facts.tree
+        if isinstance(node, ast.Name):
+            bindings = [binding for binding in facts.flow.reaching(node) if binding.how is not Bound.PARAMETER]
+            found = [tree.statement(binding.node) for binding in bindings]
+            if any(tree.is_within(statement, loop) and statement is not loop for statement in found):
+                found += [tree.statement(use) for use in facts.names.uses(node) if _is_mutation(tree.parent(use))]
+        elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
+            found = [tree.statement(use) for use in tree.attributes[node.attr] if isinstance(use.ctx, ast.Store) and dotted(use) == name]
+        else:
+            return
+        yield from (statement for statement in found if statement is not loop and tree.is_within(statement, loop))
+
+    def _unseen(self, feeding: Feeding) -> Obstacle:
+        """Why no network was found in what the loss is computed from."""
+        for call in feeding.calls():
+            known = self._facts.calls.meaning(call) or self._facts.models.of(call.func) or called(self._facts, call)
+            if not known and not is_operation(last_name(call.func) or ""):
+                return Obstacle(
+                    "model-not-seen",
+                    f"the class of {ast.unparse(call.func)} is out of sight, and with it what half precision would meet there",
+                    "construct the network where torchfix can follow it to its class",
+                )
+        for call in feeding.calls():
+            if called(self._facts, call) is not None:
+                return Obstacle(
+                    "forward-elsewhere",
+                    f"the forward pass stands in another function, {ast.unparse(call.func)}",
+                    "call the network in the loop that steps",
+                )
+        return Obstacle("model-not-seen", "the network that the loss comes from is out of sight", "call it in the loop that steps")
+
+
+def _computed(statement: ast.stmt) -> list[ast.expr]:
+    """The expressions of a statement that go into what it binds."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return [statement.value] if statement.value is not None else []
+    if isinstance(statement, ast.AugAssign):
+        return [statement.target, statement.value]
+    if isinstance(statement, (ast.For, ast.AsyncFor)):
+        return [statement.iter]
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        return [item.context_expr for item in statement.items]
+    return [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
+
+
+def _is_mutation(outer: ast.AST | None) -> bool:
+    """Whether a name's use is ``x.append(...)`` or ``x[i] = ...``."""
+    if isinstance(outer, ast.Subscript):
+        return isinstance(outer.ctx, ast.Store)
+    return isinstance(outer, ast.Attribute) and outer.attr in MUTATORS
+
+
+@dataclass
+class _Split:
+    """The search for the stretches of one loop that run under autocast."""
+
+    facts: Facts
+    update: Update
+    feeding: Feeding
+    runs: list[ast.Call]
+    block: list[ast.stmt] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
+    quiet: set[int] = field(default_factory=set)
+    derived: set[str] = field(default_factory=set)
+    inline: bool = False
+
+    def unsafe_loss(self) -> Obstacle | None:
+        """Torch's BCELoss, in the loop or in a loss of the project: it may not see half-precision probabilities."""
+        definitions = [item for call in self.feeding.calls() for item in self._loss_definitions(call)]
+        return self.facts.hazards.bce(self.feeding.calls(), definitions)
+
+    def _loss_definitions(self, call: ast.Call) -> Iterator[Definition]:
+        function = called(self.facts, call)
+        if function is not None:
+            yield Definition(*function)
+        if self.facts.models.run_by(call) is None:
+            yield from (network.definition for network in self.facts.models.of(call.func) or () if network.definition is not None)
+
+    # Which statements -----------------------------------------------------------------------------------------
+
+    def obstacle(self) -> Obstacle | None:
+        """Choose the statements that run under autocast; gives what stands in the way."""
+        tree = self.facts.tree
+        involved = [tree.statement(call) for call in self.runs] + [self.update.backward_statement]
+        self.block = _common_block(self.facts, self.update.loop.node, involved)
+        end = self._index(self.update.backward_statement)
+        places = [self._index(tree.statement(call)) for call in self.runs]
+        self.inline = any(tree.is_within(call, self.update.loss) for call in self.runs)
+        if any(place > end or (place == end and not self.inline) for place in places):
+            return Obstacle("interleaved", "forward and backward passes alternate in this loop", "give each loss its own region by hand")
+        reader = Reader(self.facts)
+        for index in range(min(places), end):
+            found = self._choose(reader, index, index in places)
+            if found is not None:
+                return found
+        outside, inside = reader.copy(), reader.copy(inside=True)
+        outside.value(self.update.loss)
+        inside.value(self.update.loss)
+        if self.inline and inside.opaque:
+            return _unknown_loss(inside.opaque[0])
+        self.inline = self.inline or (bool(outside.wanted) and not inside.opaque)
+        return None
+
+    def _choose(self, reader: Reader, index: int, runs: bool) -> Obstacle | None:
+        """Whether one statement of the block belongs under autocast: it runs a network, or torch computes the loss there."""
+        statement = self.block[index]
+        trial = reader.copy(inside=True)
+        trial.statement(statement)
+        foreign = self._foreign(statement, trial)
+        if runs and foreign is not None:
+            return _unknown_loss(foreign)
+        known = self._is_known(statement) and not trial.wanted and not self._by_hand(trial, reader)
+        if runs or (known and self._feeds(statement) and self._needs_autocast(statement, reader)):
+            self.chosen.append(index)
+            self.derived |= {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            reader.values = trial.values
+            return None
+        if known and not isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
+            self.quiet.add(index)
+        reader.statement(statement)
+        return None
+
+    def _foreign(self, statement: ast.stmt, trial: Reader) -> ast.Call | None:
+        """A call of unknown code in a statement that runs a network, on what the network gives: it would run under autocast too."""
+        if trial.opaque:
+            return trial.opaque[0]
+        derived = self._derived_in(statement)
+        for call in (node for node in walk(statement) if isinstance(node, ast.Call)):
+            given = any(self._gives_output(item, derived) for item in (*call.args, *call.keywords))
+            if given and not self._is_known_call(call) and self.facts.models.run_by(call) is None:
+                return call
+        return None
+
+    def _derived_in(self, statement: ast.stmt) -> set[str]:
+        """The names that may hold what a network gave, by the end of a statement and of those chosen before it."""
+        derived = set(self.derived)
+        parts = [node for node in walk(statement) if isinstance(node, ast.stmt)]
+        while True:
+            giving = [part for part in parts if any(self._gives_output(node, derived) for node in _computed(part))]
+            new = {node.id for part in giving for node in walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            if new <= derived:
+                return derived
+            derived |= new
+
+    def _gives_output(self, node: ast.AST, derived: set[str]) -> bool:
+        """Whether a node runs one of the networks, or reads a name that may hold what one gave."""
+        return any(item in self.runs or (isinstance(item, ast.Name) and item.id in derived) for item in walk(node))
+
+    def _by_hand(self, trial: Reader, reader: Reader) -> bool:
+        """Whether a statement multiplies matrices outside of any network, which autocast would turn to half precision."""
+        return any(node not in self.runs and not isinstance(node, ast.Name) for node in trial.made.keys() - reader.made.keys())
+
+    def _feeds(self, statement: ast.stmt) -> bool:
+        return statement in self.feeding.statements or any(self.facts.tree.is_within(item, statement) for item in self.feeding.statements)
+
+    def _needs_autocast(self, statement: ast.stmt, reader: Reader) -> bool:
+        """Whether a statement works on half precision, or is a loss of torch on what the networks gave."""
+        read = _read_names(statement)
+        if any(reading.sources for name, reading in reader.values.items() if name in read):
+            return True
+        return bool(read & self.derived) and any(self._is_loss(node) for node in walk(statement) if isinstance(node, ast.Call))
+
+    def _is_loss(self, call: ast.Call) -> bool:
+        """Whether a call computes one of torch's losses."""
+        meaning = self.facts.calls.meaning(call) or ""
+        return (meaning.startswith("torch.nn.functional.") and last_name(call.func) in LOSS_FUNCTIONS) or self.facts.models.is_loss(
+            call.func
+        )
+
+    def _is_known(self, statement: ast.stmt) -> bool:
+        """Whether a statement calls nothing but tensor operations, torch's own layers and losses, and builtins."""
+        return all(self._is_known_call(call) for call in walk(statement) if isinstance(call, ast.Call))
+
+    def _is_known_call(self, call: ast.Call) -> bool:
+        return (
+            (self.facts.calls.meaning(call) or "").startswith(("torch.", "builtins.", "time."))
+            or (isinstance(call.func, ast.Attribute) and is_operation(call.func.attr))
+            or self._is_torch_layer(call)
+        )
+
+    def _is_torch_layer(self, call: ast.Call) -> bool:
+        networks = self.facts.models.of(call.func)
+        return bool(networks) and all((network.library or "").startswith("torch.nn.") for network in networks or ())
+
+    def _index(self, statement: ast.stmt) -> int:
+        return next(index for index, item in enumerate(self.block) if self.facts.tree.is_within(statement, item))
+
+    # The stretches --------------------------------------------------------------------------------------------
+
+    def forward(self) -> Forward | Obstacle:
+        """The stretches, with what must be converted back, or what stands in the way."""
+        while True:
+            stretches = self._stretches()
+            if isinstance(stretches, Obstacle):
+                return stretches
+            statements = [self.block[index] for first, last in stretches for index in range(first, last + 1)]
+            read = self._read(frozenset(statements))
+            if isinstance(read, Obstacle):
+                return read
+            reader, restored = read
+            chosen, inline = self._needed(stretches, reader), self.inline and self._touches(self.update.loss, reader)
+            if chosen == self.chosen and inline == self.inline:
+                break
+            self.chosen, self.inline = chosen, inline
+        code = [*statements, *([self.update.backward_statement] if self.inline else [])]
+        networks = tuple(dict.fromkeys(network for call in self._runs_in(code) for network in self.facts.models.run_by(call) or ()))
+        obstacle = self._hazard(code, networks)
+        if obstacle is not None:
+            return obstacle
+        regions = tuple((self.block[first], self.block[last]) for first, last in stretches)
+        return Forward(regions, restored, self.inline, networks)
+
+    def _needed(self, stretches: list[tuple[int, int]], reader: Reader) -> list[int]:
+        """The chosen statements that still need autocast, now that some results are converted back.
+
+        Those that run a network or work on half precision do; one that only computes torch's loss may stay beside them.
+        """
+        touched = {index for index in self.chosen if self._touches(self.block[index], reader)}
+        beside = {index for first, last in stretches if touched & set(range(first, last + 1)) for index in range(first, last + 1)}
+        losses = {
+            index for index in self.chosen if any(self._is_loss(node) for node in walk(self.block[index]) if isinstance(node, ast.Call))
+        }
+        return [index for index in self.chosen if index in touched or index in beside & losses]
+
+    def _touches(self, node: ast.AST, reader: Reader) -> bool:
+        """Whether a node runs one of the networks or reads half precision."""
+        return any(self.facts.tree.is_within(item, node) for item in (*self.runs, *reader.low))
+
+    def _runs_in(self, statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
+        for statement in statements:
+            yield from (node for node in walk(statement) if isinstance(node, ast.Call) and self.facts.models.run_by(node))
+
+    def _stretches(self) -> list[tuple[int, int]] | Obstacle:
+        """The chosen statements joined across quiet ones; a pass without gradients stands alone when it shares weights."""
+        alone = set()
+        for call in self.runs:
+            if self.facts.regions.under(call, NO_GRAD) and self._shares_weights(call):
+                index = self._index(self.facts.tree.statement(call))
+                inner = [other for other in self.runs if self.facts.tree.is_within(other, self.block[index])]
+                if any(not self.facts.regions.under(other, NO_GRAD) for other in inner):
+                    return Obstacle(
+                        "no-grad-pass",
+                        "one network runs with and without gradients in the same statement",
+                        "write the pass without gradients as a statement of its own",
+                    )
+                alone.add(index)
+        found: list[tuple[int, int]] = []
+        for index in self.chosen:
+            joined = found and all(between in self.quiet for between in range(found[-1][1] + 1, index))
+            if found and joined and index not in alone and found[-1][1] not in alone:
+                found[-1] = (found[-1][0], index)
+            else:
+                found.append((index, index))
+        return found
+
+    def _shares_weights(self, call: ast.Call) -> bool:
+        """Whether a network that runs without gradients also runs with them in this loop."""
+        mine = self._objects(call.func)
+        return any(
+            other is not call and not self.facts.regions.under(other, NO_GRAD) and mine & self._objects(other.func) for other in self.runs
+        )
+
+    def _objects(self, node: ast.expr, depth: int = 0) -> frozenset[object]:
+        """The calls that made a network, as this function knows them: one object for each."""
+        if isinstance(node, ast.Call):
+            owner = receiver(node)
+            if self.facts.calls.meaning(node) in WRAPPERS and node.args:
+                return self._objects(node.args[0], depth)
+            return self._objects(owner, depth) if owner is not None and self.facts.models.of(owner) else frozenset([node])
+        if isinstance(node, ast.Name) and depth < 8:
+            bindings = [binding for binding in self.facts.flow.reaching(node) if binding.value is not None]
+            made = [self._unpacked(binding.value, binding.path) for binding in bindings if binding.value is not None]
+            found = [self._objects(value, depth + 1) if isinstance(value, ast.expr) else frozenset([value]) for value in made]
+            return frozenset().union(*found) if found else frozenset([node.id])
+        return frozenset([dotted(node.value if isinstance(node, ast.Attribute) and not self.facts.models.of(node) else node)])
+
+    @staticmethod
+    def _unpacked(value: ast.expr, path: tuple[int, ...]) -> object:
+        """The expression that an unpacking assignment takes a name's value from, or which element of what."""
+        while path and isinstance(value, (ast.Tuple, ast.List)) and path[0] < len(value.elts):
+            value, path = value.elts[path[0]], path[1:]
+        return (value, path) if path else value
+
+    # What leaves them -----------------------------------------------------------------------------------------
+
+    def _read(self, regions: frozenset[ast.stmt]) -> tuple[Reader, tuple[ast.Call | ast.Name, ...]] | Obstacle:
+        """The loop read, and the results that must be float32 again: more are converted until nothing is wanted."""
+        restored: frozenset[ast.expr] = frozenset()
+        while True:
+            reader = Reader(self.facts, regions, restored, sent=self.update.loss, inline=self.inline)
+            for _ in range(2):  # what one iteration leaves, the next one finds
+                reader.block(self.update.loop.node.body)
+            self._read_afterwards(reader)
+            new = reader.wanted - restored
+            if not new:
+                found = [item for item in restored if isinstance(item, (ast.Call, ast.Name))]
+                return reader, tuple(sorted(found, key=lambda item: (item.lineno, item.col_offset)))
+            for source in sorted(new, key=lambda item: (item.lineno, item.col_offset)):
+                use = source if self._can_restore(source, reader.made.get(source, FULL)) else self._given(reader.places.get(source), reader)
+                if use is None or use in restored:
+                    return self._escape(reader, source)
+                restored |= {use}
+
+    def _can_restore(self, source: ast.expr, reading: Reading) -> bool:
+        """Whether something half can be converted where it is made: a call's result, or a name that an assignment unpacks."""
+        parent = self.facts.tree.parent(source)
+        if isinstance(source, ast.Name):
+            assigned = isinstance(parent, (ast.Tuple, ast.List)) and isinstance(self.facts.tree.parent(parent), ast.Assign)
+            return assigned and (reading.tensor or self._name_used_as_tensor(source))
+        return isinstance(source, ast.Call) and (reading.tensor or self._used_as_tensor(source))
+
+    def _read_afterwards(self, reader: Reader) -> None:
+        """What the loop leaves behind and code around it reads."""
+        tree, loop = self.facts.tree, self.update.loop
+        owner: ast.AST = loop.function or tree.module
+        for name, reading in list(reader.values.items()):
+            if reading.sources:
+                for use in tree.names.get(name, ()):
+                    if tree.is_within(use, owner) and not tree.is_within(use, loop.node) and self._comes_from(use, loop.node):
+                        reader.want(reading, use)
+
+    def _comes_from(self, use: ast.Name, loop: ast.stmt) -> bool:
+        """Whether a use may read what a statement of the loop bound."""
+        return isinstance(use.ctx, ast.Load) and any(
+            self.facts.tree.is_within(binding.node, loop) for binding in self.facts.flow.reaching(use)
+        )
+
+    def _escape(self, reader: Reader, source: ast.expr) -> Obstacle:
+        place = reader.places.get(source)
+        words = ast.unparse(source)
+        if isinstance(place, ast.Call) and place in reader.opaque and self._feeds(self.facts.tree.statement(place)):
+            return _unknown_loss(place)
+        line = getattr(place, "lineno", 0)
+        return Obstacle(
+            "half-escapes",
+            f"what {words} returns is half precision, and line {line} uses it where float32 is expected",
+            "convert the tensors that leave the forward pass with .float()",
+        )
+
+    def _given(self, place: ast.AST | None, reader: Reader) -> ast.expr | None:
+        """The argument of a loss or metric of the project that can be converted where it is given, as that surely takes a tensor."""
+        function = self._function_of(place) if isinstance(place, ast.Call) and not has_stars(place) else None
+        if function is None or not isinstance(place, ast.Call):
+            return None
+        for parameter in parameters(function[1].args):
+            given = passed(place, function[1], parameter, bound=function[0].tree.class_of(function[1]) is not None)
+            if isinstance(given, ast.Name) and given in reader.low and used_as_tensor(function[0], function[1].body, parameter.arg):
+                return given
+        return None
+
+    def _function_of(self, call: ast.Call) -> tuple[Facts, Function] | None:
+        """The function of the project that a call runs, for the object of a class its ``forward``."""
+        function = called(self.facts, call)
+        networks = self.facts.models.of(call.func)
+        if function is None and networks is not None and len(networks) == 1 and networks[0].definition is not None:
+            method = method_of(networks[0].definition, "forward")
+            if method is not None and isinstance(method.node, FUNCTIONS):
+                return method.facts, method.node
+        return function
+
+    def _used_as_tensor(self, call: ast.Call) -> bool:
+        """Whether the program treats a result as one tensor wherever it is made: at once, or in the statements behind."""
+        tree = self.facts.tree
+        parent = tree.parent(call)
+        if isinstance(parent, ast.Attribute):
+            return is_operation(parent.attr)
+        if isinstance(parent, ast.Call) and parent.args[:1] == [call]:
+            return takes_tensor(self.facts, parent)
+        if not (isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)):
+            return False
+        return self._name_used_as_tensor(parent.targets[0])
+
+    def _name_used_as_tensor(self, target: ast.Name) -> bool:
+        """Whether the statements behind the one that binds a name surely use it as one tensor."""
+        tree = self.facts.tree
+        _, block, index = tree.place(tree.statement(target))
+        return used_as_tensor(self.facts, block[index + 1 :], target.id)
+
+    # What runs there ------------------------------------------------------------------------------------------
+
+    def _hazard(self, code: list[ast.stmt], networks: tuple[Network, ...]) -> Obstacle | None:
+        hazards = self.facts.hazards
+        methods = frozenset(last_name(call.func) or "" for call in self._runs_in(code))
+        for network in networks:
+            found = hazards.in_network(network, methods)
+            if found is not None:
+                return found
+        calls = [node for statement in code for node in walk(statement) if isinstance(node, ast.Call)]
+        definitions = [Definition(*function) for call in calls if (function := called(self.facts, call)) is not None]
+        return hazards.in_definitions(definitions) or hazards.wide(self.feeding.expressions)
+
+
+def used_as_tensor(facts: Facts, block: list[ast.stmt], name: str) -> bool:
+    """Whether statements of a block, those that always run, use a name as nothing but one tensor can be used."""
+    for statement in block:
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)):
+            continue
+        for node in walk_here(statement):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                outer = facts.tree.parent(node)
+                if isinstance(outer, ast.Attribute) and (is_operation(outer.attr) or outer.attr in ("shape", "dtype", "device")):
+                    return True
+                if isinstance(outer, ast.Call) and outer.args[:1] == [node] and takes_tensor(facts, outer):
+                    return True
+    return False
+
+
+def takes_tensor(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call's first argument surely is a tensor: torch's functions and losses."""
+    meaning, name = facts.calls.meaning(call) or "", last_name(call.func) or ""
+    listed = ("cat", "stack", "concat", "hstack", "vstack", "to", "data")
+    operation = meaning in (f"torch.{name}", f"torch.nn.functional.{name}") and is_operation(name) and name not in listed
+    return operation or facts.models.is_loss(call.func)
+
+
+def _common_block(facts: Facts, loop: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt]:
+    """The innermost block of a loop in which all of these statements stand, themselves or inside others."""
+    chains = []
+    for statement in statements:
+        chain: list[list[ast.stmt]] = []
+        current = statement
+        while current is not loop:
+            owner, block, _ = facts.tree.place(current)
+            chain.insert(0, block)
+            while not isinstance(owner, (ast.stmt, ast.Module)):
+                owner = facts.tree.parent(owner) or facts.tree.module
+            if isinstance(owner, (ast.Module, *FUNCTIONS)):
+                break
+            current = owner
+        chains.append(chain)
+    common = chains[0][0]
+    for blocks in zip(*chains):
+        if any(block is not blocks[0] for block in blocks):
+            break
+        common = blocks[0]
+    return common
+
+
+def _read_names(statement: ast.stmt) -> set[str]:
+    found: set[str] = set()
+    for node in walk(statement):
+        name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+        if name is not None:
+            found.add(name)
+    return found
+
+
+def _unknown_loss(call: ast.Call) -> Obstacle:
+    return Obstacle(
+        "unknown-loss",
+        f"{ast.unparse(call.func)} on line {call.lineno} is given the network's output, and what it does in half precision is not known",
+        "give the network's output a name of its own, one tensor, and hand that to the loss",
+    )

@@ -1,0 +1,1 @@
+"""A process per GPU: replication, and what its processes must agree on."""

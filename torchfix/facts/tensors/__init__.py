@@ -1,0 +1,1 @@
+"""Tensors: how they are made, where they live and where they are moved."""

@@ -1,0 +1,1 @@
+"""Training and evaluation: networks, optimizers, loops, gradients and memory."""

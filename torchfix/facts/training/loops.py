@@ -1,0 +1,232 @@
+"""Training and evaluation loops taken apart: loader, forward, loss, backward, step, zero_grad.
+
+A training loop is a loop in which something is sent backward and something steps; an evaluation loop calls a network
+and does neither, itself or through a function that it calls. The words "epoch", "model" and "train" prove nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, walk_here
+from torchfix.facts.training.optimizers import Optimizer
+from torchfix.facts.training.regions import AUTOCAST, NO_GRAD
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+    from torchfix.facts.data.loaders import Loader
+
+
+class Kind(enum.Enum):
+    """What a loop does."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """One training loop: the innermost loop in which something goes backward and something steps.
+
+    Args:
+        facts: the file.
+        node: the ``for`` or ``while`` statement.
+        backwards: the ``.backward()`` calls in its body, in text order.
+        steps: the ``.step()`` calls of optimizers in its body; those of schedulers are not among them.
+        scheduler_steps: the ``.step()`` calls of learning-rate schedulers.
+        zero_grads: the ``.zero_grad()`` calls.
+        forwards: the calls of known networks, torch's own loss modules left out.
+    """
+
+    facts: Facts
+    node: LoopNode
+    backwards: tuple[ast.Call, ...]
+    steps: tuple[ast.Call, ...]
+    scheduler_steps: tuple[ast.Call, ...]
+    zero_grads: tuple[ast.Call, ...]
+    forwards: tuple[ast.Call, ...]
+
+    @property
+    def loaders(self) -> tuple[Loader, ...]:
+        """The loaders that surely give its batches."""
+        return self.facts.loaders.by_loop.get(self.node, ())
+
+    @property
+    def function(self) -> Function | None:
+        """The function in whose body the loop stands, None at module level."""
+        return self.facts.tree.function(self.node)
+
+    @property
+    def outermost(self) -> LoopNode:
+        """The outermost loop around it in its function; itself where there is none."""
+        tree = self.facts.tree
+        around = [outer for outer in tree.ancestors(self.node) if isinstance(outer, LOOPS) and tree.function(outer) is self.function]
+        return around[-1] if around else self.node
+
+    @cached_property
+    def optimizer(self) -> Optimizer | None:
+        """The one optimizer that it steps; None where there are several or its making is not seen."""
+        found = {optimizer for call in self.steps for optimizer in self.facts.optimizers.of(_receiver(call)) or (None,)}
+        return found.pop() if len(found) == 1 else None
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Everything in the loop's body, nested functions left out, in text order."""
+        for statement in self.node.body:
+            yield from walk_here(statement)
+
+
+class Loops:
+    """The loops of one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    @cached_property
+    def training(self) -> tuple[Loop, ...]:
+        """The training loops of the file, in text order."""
+        candidates = {node: loop for node in self._facts.tree.loops if (loop := self._training(node))}
+        innermost = [
+            loop
+            for node, loop in candidates.items()
+            if not any(other is not node and self._facts.tree.is_within(other, node) for other in candidates)
+        ]
+        return tuple(innermost)
+
+    def _training(self, node: LoopNode) -> Loop | None:
+        calls = [
+            item
+            for statement in node.body
+            for item in walk_here(statement)
+            if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute)
+        ]
+        backwards = [call for call in calls if _attr(call) == "backward"]
+        stepping = [call for call in calls if _attr(call) == "step"]
+        if not backwards or not stepping:
+            return None
+        schedulers = [call for call in stepping if self._facts.optimizers.is_scheduler(_receiver(call))]
+        steps = [call for call in stepping if call not in schedulers and self._steps_parameters(call)]
+        if not steps:
+            return None
+        forwards = [
+            item
+            for statement in node.body
+            for item in walk_here(statement)
+            if isinstance(item, ast.Call) and self._facts.models.is_module(item.func) and not self._facts.models.is_loss(item.func)
+        ]
+        zero = [call for call in calls if _attr(call) == "zero_grad"]
+        return Loop(self._facts, node, tuple(backwards), tuple(steps), tuple(schedulers), tuple(zero), tuple(forwards))
+
+    def _steps_parameters(self, call: ast.Call) -> bool:
+        """Whether a ``.step()`` call moves parameters: of a known optimizer, or of what also zeroes gradients."""
+        target = _receiver(call)
+        if self._facts.optimizers.of(target):
+            return True
+        name = dotted(target)
+        if name is None:
+            return False
+        alike = [other for other in self._facts.tree.calls.get("zero_grad", ()) if dotted(_receiver(other)) == name]
+        scaled = bool(call.args) and any(dotted(_receiver(other)) == name for other in self._facts.tree.calls.get("scale", ()))
+        return bool(alike) or scaled or self._is_only_stepper(call)
+
+    def _is_only_stepper(self, call: ast.Call) -> bool:
+        """Whether this is the one thing that a function with a ``backward`` steps, its model being zeroed elsewhere."""
+        owner: ast.AST = self._facts.tree.function(call) or self._facts.tree.module
+        names = {dotted(_receiver(other)) for other in self._facts.tree.calls.get("step", ()) if self._facts.tree.is_within(other, owner)}
+        zeroed = any(self._facts.tree.is_within(other, owner) for other in self._facts.tree.calls.get("zero_grad", ()))
+        return len(names) == 1 and zeroed and not call.args
+
+    @cached_property
+    def indirect(self) -> dict[LoopNode, str]:
+        """The innermost loops that train through what they call, with the part that stands there: ``backward`` or ``step``."""
+        found: dict[LoopNode, str] = {}
+        for node in self._facts.tree.loops:
+            calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+            if any(_attr(call) == "backward" for call in calls):
+                if any(self._runs_step(_attr(call)) for call in calls):
+                    found[node] = "step"
+            elif any(self._runs_backward(call) for call in calls):
+                found[node] = "backward"
+        outer = {around for node in (*found, *(loop.node for loop in self.training)) for around in self._facts.tree.ancestors(node)}
+        return {node: part for node, part in found.items() if node not in outer and self.at(node) is None}
+
+    def _runs_step(self, method: str) -> bool:
+        """Whether a class of the program has a method of this name that steps an optimizer."""
+        return any(method in facts.loops._stepping_methods for facts in self._facts.program.files)
+
+    @cached_property
+    def _stepping_methods(self) -> frozenset[str]:
+        """The names of the methods of this file's classes that step an optimizer."""
+        tree = self._facts.tree
+        around = (outer for call in tree.calls.get("step", ()) if _attr(call) for outer in tree.ancestors(call))
+        return frozenset(outer.name for outer in around if isinstance(outer, FUNCTIONS) and tree.class_of(outer) is not None)
+
+    def _runs_backward(self, call: ast.Call) -> bool:
+        """Whether a call runs a function of the project with a backward pass that no loop in it repeats."""
+        method = self._facts.own_method(call)
+        definition = self._facts.names.definition(call.func)
+        facts, function = (
+            (self._facts, method) if method is not None else (definition.facts, definition.node) if definition else (None, None)
+        )
+        if facts is None or not isinstance(function, FUNCTIONS):
+            return False
+        passes = [item for item in facts.tree.calls.get("backward", ()) if facts.tree.is_within(item, function)]
+        return any(not facts.tree.is_within(facts.tree.nearest(item, LOOPS) or facts.tree.module, function) for item in passes)
+
+    def scales(self, loop: Loop) -> bool:
+        """Whether a training loop already uses mixed precision: autocast in or around it, or a scaled loss."""
+        if self._facts.regions.under(loop.node, AUTOCAST):
+            return True
+        calls = [node for node in loop.nodes() if isinstance(node, ast.Call)]
+        scaled = any(isinstance(call.func, ast.Attribute) and call.func.attr in ("scale", "scale_loss", "unscale_") for call in calls)
+        return scaled or any(self._facts.calls.meaning(call) in AUTOCAST for call in calls)
+
+    def at(self, node: ast.AST) -> Loop | None:
+        """The training loop that a ``for`` or ``while`` statement is."""
+        return next((loop for loop in self.training if loop.node is node), None)
+
+    def around(self, node: ast.AST) -> Loop | None:
+        """The training loop in whose body a node stands."""
+        return next((loop for loop in self.training if self._facts.tree.is_within(node, loop.node)), None)
+
+    def kind(self, node: LoopNode) -> Kind:
+        """What a loop does, through the functions of the project that it calls."""
+        if self.at(node) is not None:
+            return Kind.TRAIN
+        sent = steps = zeroes = False
+        for facts, call in self._facts.reach.calls(node.body):
+            sends = _sends_backward(facts, call)
+            if sends or facts.optimizers.is_scaler(call.func):
+                return Kind.TRAIN
+            sent = sent or facts.calls.meaning(call) == "torch.autograd.grad" or _attr(call) == "manual_backward"
+            steps = steps or _attr(call) == "step"
+            zeroes = zeroes or _attr(call) == "zero_grad"
+        if sent or zeroes:
+            return Kind.TRAIN if sent and steps else Kind.UNKNOWN
+        return Kind.EVAL if self._evaluates(node) else Kind.UNKNOWN
+
+    def _evaluates(self, node: LoopNode) -> bool:
+        """Whether a loop without a backward pass is there to evaluate: the networks are in that mode, or gradients are off."""
+        if self._facts.modes.evaluates(node):
+            return True
+        return any(isinstance(item, ast.With) and self._facts.regions.under(item.body[0], NO_GRAD) for item in node.body)
+
+
+def _sends_backward(facts: Facts, call: ast.Call) -> bool:
+    return _attr(call) == "backward" or facts.calls.meaning(call) == "torch.autograd.backward"
+
+
+def _attr(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _receiver(call: ast.Call) -> ast.expr:
+    source = receiver(call)
+    assert source is not None
+    return source

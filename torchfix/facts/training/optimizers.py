@@ -1,0 +1,148 @@
+"""Optimizers: which expressions surely are ``torch.optim`` objects, and over which networks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.callees import choices
+from torchfix.facts.code.calls import argument, receiver
+from torchfix.facts.code.names import Definition
+from torchfix.facts.code.values import Value
+from torchfix.facts.training.models import derives
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+_SCHEDULERS = "torch.optim.lr_scheduler."
+# What torch.optim holds beside optimizers.
+_NO_OPTIMIZERS = (_SCHEDULERS, "torch.optim.swa_utils.")
+_ANY = "torch.optim.*"  # the kind of one that is picked by a name which is not known
+_SCALERS = ("timm.utils.NativeScaler", "timm.utils.ApexScaler", "timm.utils.cuda.NativeScaler", "timm.utils.cuda.ApexScaler")
+# What makes optimizers of torch's kind.
+_LIBRARIES = (
+    "torch.optim.",
+    "timm.optim.",
+    "apex.optimizers.",
+    "bitsandbytes.optim.",
+    "transformers.AdamW",
+    "transformers.Adafactor",
+    "transformers.optimization.AdamW",
+    "transformers.optimization.Adafactor",
+)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One optimizer.
+
+    Args:
+        value: the call that constructs it.
+        kind: its dotted name (``torch.optim.Adam``), or the class's own name for one of the project; ends in ``*`` where
+            one of several is chosen.
+    """
+
+    value: Value
+    kind: str
+
+    @property
+    def call(self) -> ast.Call:
+        """The call that constructs it."""
+        assert isinstance(self.value.node, ast.Call)
+        return self.value.node
+
+    @property
+    def takes_closure(self) -> bool:
+        """Whether its step calls the loss again, so that ``step`` needs a closure."""
+        return self.kind.rpartition(".")[2] == "LBFGS"
+
+    def trained(self) -> Iterator[ast.expr]:
+        """The expressions whose ``.parameters()`` it was given."""
+        given = argument(self.call, "params", 0)
+        for node in ast.walk(given) if given is not None else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("parameters", "named_parameters"):
+                yield node.func.value
+
+
+class Optimizers:
+    """Questions about optimizers in one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def of(self, expression: ast.expr) -> tuple[Optimizer, ...] | None:
+        """Every optimizer that an expression may be; None where it is not surely one."""
+        values = self._facts.values.of(expression)
+        if not values:
+            return None
+        found = [self.of_value(value) for value in values]
+        return tuple(item for item in found if item) if all(found) else None
+
+    @staticmethod
+    def of_value(value: Value) -> Optimizer | None:
+        """The optimizer that one origin is, None where it is not surely one."""
+        node, facts = value.node, value.facts
+        if not isinstance(node, ast.Call) or value.path:
+            return None
+        makers = _makers(facts, node)
+        kinds = [kind for maker in makers if (kind := _kind(maker)) is not None]
+        if not kinds or len(kinds) != len(makers):
+            return None
+        return Optimizer(value, kinds[0] if len(kinds) == 1 else _ANY)
+
+    def is_scaler(self, expression: ast.expr) -> bool:
+        """Whether an expression surely is a library's object that sends a loss backward and steps when it is called."""
+        values = self._facts.values.of(expression) if isinstance(expression, (ast.Name, ast.Attribute)) else ()
+        return bool(values) and all(
+            isinstance(value.node, ast.Call) and value.facts.calls.meaning(value.node) in _SCALERS for value in values or ()
+        )
+
+    def counts_steps(self, call: ast.Call) -> bool:
+        """Whether a ``.step()`` is that of a schedule made for an exact number of steps (``OneCycleLR``)."""
+        source = receiver(call)
+        values = self._facts.values.of(source) if source is not None else None
+        return bool(values) and all(
+            isinstance(value.node, ast.Call) and value.facts.calls.meaning(value.node) == "torch.optim.lr_scheduler.OneCycleLR"
+            for value in values or ()
+        )
+
+    def is_scheduler(self, expression: ast.expr) -> bool:
+        """Whether an expression surely is a learning-rate scheduler: torch's own, or of a project's class that derives from one."""
+        values = self._facts.values.of(expression)
+        return bool(values) and all(_schedules(value) for value in values or ())
+
+
+def _makers(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:
+    """What a call may call: a class by name, one that a variable or table chooses, or one of torch's by its name."""
+    named = facts.names.definition(call.func) or facts.calls.meaning(call)
+    if named is not None:
+        return (named,)
+    module: ast.expr | None = None
+    if isinstance(call.func, ast.Subscript) and isinstance(call.func.value, ast.Attribute) and call.func.value.attr == "__dict__":
+        module = call.func.value.value
+    elif isinstance(call.func, ast.Call) and facts.calls.meaning(call.func) == "builtins.getattr" and call.func.args:
+        module = call.func.args[0]
+    if module is not None and facts.names.qualified(module) == "torch.optim":
+        return (_ANY,)
+    return choices(facts, call)
+
+
+def _kind(maker: str | Definition) -> str | None:
+    """The kind of optimizer that a class or function makes, None where it makes none."""
+    if isinstance(maker, str):
+        return maker if maker.startswith(_LIBRARIES) and not maker.startswith(_NO_OPTIMIZERS) else None
+    if not isinstance(maker.node, ast.ClassDef) or derives(maker, _NO_OPTIMIZERS):
+        return None
+    return maker.node.name if derives(maker, ("torch.optim.",)) else None
+
+
+def _schedules(value: Value) -> bool:
+    node, facts = value.node, value.facts
+    if not isinstance(node, ast.Call) or value.path:
+        return False
+    if (facts.calls.meaning(node) or "").startswith(_SCHEDULERS):
+        return True
+    definition = facts.names.definition(node.func)
+    return definition is not None and isinstance(definition.node, ast.ClassDef) and derives(definition, (_SCHEDULERS,))

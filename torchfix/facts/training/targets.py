@@ -1,0 +1,116 @@
+"""Which device a training loop runs on, in the program's own words."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.scopes import Bound
+from torchfix.facts.code.tree import LOOPS, LoopNode, dotted, walk_here
+from torchfix.facts.tensors.devices import Transfer
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The device of a loop.
+
+    Args:
+        types: the device types that it may be, as in :class:`torchfix.facts.tensors.devices.Device`.
+        variable: the variable or attribute that holds it, None where the program writes ``.cuda()`` or a literal.
+        is_object: whether that variable surely holds a ``torch.device``.
+        flag: where copies to CUDA depend on a variable's truth, that variable.
+    """
+
+    types: frozenset[str]
+    variable: ast.expr | None = None
+    is_object: bool = False
+    flag: ast.expr | None = None
+
+    @property
+    def may_be_cuda(self) -> bool:
+        """Whether it can be a CUDA device."""
+        return bool(self.types & {"cuda", "?"})
+
+
+class Targets:
+    """Questions about the devices of one file's training loops."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def around(self, node: LoopNode) -> Target | None:
+        """Where a loop runs: what its copies say, else those of the file, else those of the program; None without any."""
+        facts = self._facts
+        inside = (item for statement in node.body for item in walk_here(statement))
+        here = self._transfers(item for item in inside if isinstance(item, ast.Call))
+        anywhere = self._transfers(facts.calls.methods("to", "cuda"))
+        for transfers in (here, anywhere):
+            found = [self._seen_from(node, self._target(transfer)) for transfer in transfers]
+            for target in found:
+                if target.may_be_cuda:
+                    return target
+            if found:
+                return found[0]
+        for other in facts.program.holding("to", "cuda"):
+            if other is not facts and any(item.device.may_be_cuda for item in other.targets._transfers(other.calls.methods("to", "cuda"))):
+                return Target(frozenset({"cuda", "cpu"}))
+        return None
+
+    def _transfers(self, calls: Iterable[ast.Call]) -> list[Transfer]:
+        found: Iterator[Transfer | None] = (self._facts.devices.transfer(call) for call in calls)
+        return [transfer for transfer in found if transfer is not None]
+
+    def _target(self, transfer: Transfer) -> Target:
+        device, variable = transfer.device, transfer.target
+        moves = isinstance(transfer.call.func, ast.Attribute) and transfer.call.func.attr == "to"
+        if moves and variable is not None and dotted(variable) is not None and not _is_index(self._facts, variable):
+            return Target(device.types, variable, device.is_object is True)
+        return Target(device.types, flag=self._flag(transfer.call))
+
+    def _seen_from(self, node: LoopNode, target: Target) -> Target:
+        """The same device without variables that do not exist in front of the loop: those of other functions, and those bound later."""
+        variable = target.variable if target.variable is not None and self._is_readable(target.variable, node) else None
+        flag = target.flag if target.flag is not None and self._is_readable(target.flag, node) else None
+        return replace(target, variable=variable, flag=flag, is_object=target.is_object and variable is not None)
+
+    def _is_readable(self, expression: ast.expr, at: LoopNode) -> bool:
+        names, tree = self._facts.names, self._facts.tree
+        root = expression
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return False
+        if self._facts.is_self(root):
+            return tree.method_class(root) is tree.method_class(at) is not None
+        here, there = names.lookup(root.id, root), names.lookup(root.id, at)
+        if here is None or there is None or here[0] is not there[0]:
+            return False
+        around = [outer for outer in tree.ancestors(at) if isinstance(outer, LOOPS) and tree.function(outer) is tree.function(at)]
+        front = around[-1].lineno if around else at.lineno
+        early = any(binding.how is Bound.PARAMETER or tree.statement(binding.node).lineno < front for binding in here[1])
+        return early or names.scope(at) is not here[0]
+
+    def _flag(self, call: ast.Call) -> ast.expr | None:
+        """The variable on whose truth a copy depends."""
+        tree = self._facts.tree
+        inner: ast.AST = call
+        for outer in tree.ancestors(call):
+            if isinstance(outer, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)):
+                return None
+            if isinstance(outer, (ast.If, ast.IfExp)) and dotted(outer.test) is not None:
+                body = outer.body if isinstance(outer.body, list) else [outer.body]
+                if inner in body:
+                    return outer.test
+            inner = outer
+        return None
+
+
+def _is_index(facts: Facts, node: ast.expr) -> bool:
+    """Whether a device is given by its number."""
+    values = facts.values.of(node) or ()
+    return any(isinstance(value.node, ast.Constant) and type(value.node.value) is int for value in values)

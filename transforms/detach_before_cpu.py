@@ -41,7 +41,7 @@ from torchfix.facts.tensors.detachments import Detachment, Fate
 from torchfix.transform import Finding, Held, NoOptions, Transform
 
 _RECORDED = "autograd records the copy to the host, though nothing goes back through it"
-_HIDDEN = "`.data` hides from autograd what is written into the tensor"
+_HIDDEN = "`.data` would hide from autograd any write through it; `.detach()` costs the same"
 _NEEDLESS = "`.data` is needless where only a number or a size is asked for"
 
 _AWAY = Held(

@@ -45,7 +45,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchfix.edits import Remove
+from torchfix.edits import Remove, RemoveImport, Replace
 from torchfix.facts import Facts
 from torchfix.facts.project.repetition import Repeated
 from torchfix.facts.training.cached_memory import EMPTY_CACHE, is_after_error, is_beside_evaluation, who_needs_it
@@ -61,6 +61,7 @@ _SHARED = Held("shared-function", "its function runs for every batch, and elsewh
 
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
+    imported = {reference.call: reference.imported for reference in facts.references.to([EMPTY_CACHE])}
     for call in facts.calls.to(EMPTY_CACHE):
         statement = facts.tree.parent(call)
         if not isinstance(statement, ast.Expr):
@@ -75,17 +76,31 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         elif repeated is Repeated.BOTH:
             yield Finding(call, _MESSAGE, effects=_MEMORY, held=_SHARED)
         else:
-            yield Finding(call, _MESSAGE, (Remove(whole),), _MEMORY, _because(facts, call), (_NOTE,))
+            brought = imported.get(call)
+            edits = (_without(facts, whole), *([RemoveImport(*brought)] if brought is not None else []))
+            yield Finding(call, _MESSAGE, edits, _MEMORY, _because(facts, call), (_NOTE,))
 
 
 def _whole(facts: Facts, statement: ast.stmt) -> ast.stmt:
     """The outermost condition that does nothing but this statement, and whose test does nothing but ask."""
+    guard = _guard(facts, statement)
+    return _whole(facts, guard) if guard is not None and facts.purity.is_pure(guard.test) else statement
+
+
+def _without(facts: Facts, statement: ast.stmt) -> Remove | Replace:
+    """The edit that takes a statement away, and of a condition that guards nothing else leaves the call that it asks."""
+    guard = _guard(facts, statement)
+    asks = guard is not None and isinstance(guard.test, ast.Call)
+    return Replace(guard, "$test", {"test": guard.test}) if guard is not None and asks else Remove(statement)
+
+
+def _guard(facts: Facts, statement: ast.stmt) -> ast.If | None:
+    """The condition that does nothing but this statement, and that can go as a whole."""
     owner, block, _ = facts.tree.place(statement)
     if not isinstance(owner, ast.If) or len(block) > 1 or owner.orelse or _has_comments(facts, owner):
-        return statement
+        return None
     around = facts.tree.parent(owner)
-    is_elif = isinstance(around, ast.If) and owner in around.orelse
-    return statement if is_elif or not facts.purity.is_pure(owner.test) else _whole(facts, owner)
+    return None if isinstance(around, ast.If) and owner in around.orelse else owner
 
 
 def _has_comments(facts: Facts, statement: ast.If) -> bool:

@@ -59,6 +59,7 @@ _VOLATILE = Held(
     "put the evaluation under torch.no_grad(), then drop the argument",
 )
 _HIDDEN = Held("hidden-arguments", "stars may hand over requires_grad or volatile", "write the arguments out")
+_EMPTY = Held("no-tensor", "without a tensor to wrap, it makes an empty one", "write torch.empty(0)")
 _CHOICE = Held("version-guard", "the program runs without Variable in some versions itself", "drop the choice, and Variable with it")
 _HANDED_ON = Held(
     "handed-on", "Variable is handed on rather than called", "hand on a function that gives its argument back, or detaches it"
@@ -97,7 +98,7 @@ def _obstacle(facts: Facts, reference: Reference) -> Held | None:
     if call is None:
         return None if reference.role is Role.ANNOTATING else _HANDED_ON
     if has_stars(call) or _data(call) is None:
-        return _HIDDEN
+        return _HIDDEN if has_stars(call) else _EMPTY
     volatile = argument(call, "volatile", 2)
     is_off = volatile is None or is_constant(volatile, False) or facts.regions.under(call, NO_GRAD)
     return None if is_off else _VOLATILE

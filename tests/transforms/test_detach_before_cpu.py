@@ -141,6 +141,13 @@ def test_a_function_of_the_project_is_read() -> None:
     check_transformed(RULE, before, after, modules=modules)
 
 
+def test_what_is_only_read_is_not_said_to_be_written() -> None:
+    """The message tells what a write would do, for a tensor that nothing writes into."""
+    before, after = program("print(output.data.cpu().tolist())"), program("print(output.detach().cpu().tolist())")
+    (note,) = check_transformed(RULE, before, after)
+    assert "would hide from autograd any write" in note.message
+
+
 def test_code_inside_an_f_string_is_held() -> None:
     """F-strings are not rewritten."""
     check_held(RULE, program("print(f'{loss.data.item()}')"), "inside-f-string")

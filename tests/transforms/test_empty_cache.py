@@ -144,6 +144,14 @@ def test_line_with_two_statements_is_held() -> None:
     check_held(RULE, at_end(f"del loss; {CALL}\n"), "shared-line")
 
 
+def test_the_import_goes_with_its_last_use() -> None:
+    """A name that was imported for the call alone is not left behind; one that is still used is."""
+    head = HEAD.replace("from torch import nn\n", "from torch import nn\nfrom torch.cuda import empty_cache\n")
+    step, once = f"{LOOP}        print(x)\n", "    empty_cache()\n"
+    check_transformed(RULE, f"{head}{step}        empty_cache()\n", f"{HEAD}{step}")
+    check_transformed(RULE, f"{head}{step}        empty_cache()\n{once}", f"{head}{step}{once}")
+
+
 def test_documented_example() -> None:
     """What the rule says of itself is what it does."""
     rule = registry.find(RULE)
@@ -166,7 +174,14 @@ def test_documented_example() -> None:
         pytest.param(f"if i % 10 == 0:\n    {CALL}\n", "", id="every ten batches"),
         pytest.param(f"if i % 10 == 0: {CALL}\n", "", id="on the condition's line"),
         pytest.param(f"if i % 10 == 0:\n    if torch.cuda.is_available():\n        {CALL}\n", "", id="two conditions"),
-        pytest.param(f"if next(flags):\n    {CALL}\n", "if next(flags):\n    pass\n", id="condition with an effect"),
+        pytest.param(f"if next(flags):\n    {CALL}\n", "next(flags)\n", id="condition with an effect"),
+        pytest.param(f"if next(flags): {CALL}\n", "next(flags)\n", id="condition with an effect on the same line"),
+        pytest.param(
+            f"if next(flags):\n    if torch.cuda.is_available():\n        {CALL}\n",
+            "next(flags)\n",
+            id="condition with an effect around another",
+        ),
+        pytest.param(f"if not next(flags):\n    {CALL}\n", "if not next(flags):\n    pass\n", id="condition that is no call alone"),
         pytest.param(
             f"if i % 10 == 0:\n    # make room\n    {CALL}\n", "if i % 10 == 0:\n    # make room\n    pass\n", id="condition with a comment"
         ),

@@ -57,7 +57,7 @@ def test_left_alone(text: str) -> None:
         pytest.param("x = Variable(y, False, True)", "volatile", id="volatile by position"),
         pytest.param("x = Variable(*y)", "hidden-arguments", id="starred"),
         pytest.param("x = Variable(y, **options)", "hidden-arguments", id="keywords of elsewhere"),
-        pytest.param("x = Variable()", "hidden-arguments", id="of nothing"),
+        pytest.param("x = Variable()", "no-tensor", id="of nothing"),
         pytest.param("xs = list(map(Variable, ys))", "handed-on", id="handed on"),
         pytest.param("class Own(Variable):\n    pass", "derived", id="derived"),
         pytest.param("known = type(x) == Variable", "never-true", id="compared"),

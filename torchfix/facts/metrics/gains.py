@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
+from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import LoopNode
 from torchfix.facts.metrics.accumulators import Accumulator
 from torchfix.facts.metrics.displays import Display
@@ -126,12 +128,27 @@ class Gains:
 
     def _is_read_by(self, read: Scalar, reading: Reading) -> bool:
         """Whether a reading reads the tensor of a number too, whenever that one is read, and the tensor is the same then."""
+        facts, stability = self._facts, self._facts.stability
+        if reading.source is None or reading.node is read.copy or not facts.savings.comes_first(reading):
+            return False
+        here, there = facts.tree.statement(read.node), facts.tree.statement(reading.node)
+        if stability.beside(here, there) is None:
+            return False
+        for (tensor, one), (again, other) in product(self._origins(read.tensor, here), self._origins(reading.source, there)):
+            if stability.is_alike(tensor, again):
+                span = stability.beside(one, other) or stability.beside(other, one)
+                if span is not None and stability.keeps(tensor, span):
+                    return True
+        return False
+
+    def _origins(self, tensor: ast.expr, statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.stmt]]:
+        """A tensor in a statement, and the tensors with the same numbers that it is copied or detached from, with their statements."""
         facts = self._facts
-        if reading.source is None or not facts.savings.comes_first(reading):
-            return False
-        number = facts.scalars.at(reading.node)
-        tensor = number.tensor if number is not None else reading.source
-        if not facts.stability.is_alike(tensor, read.tensor):
-            return False
-        span = facts.stability.beside(facts.tree.statement(read.node), facts.tree.statement(reading.node))
-        return span is not None and facts.stability.keeps(read.tensor, span)
+        original = facts.scalars.original(tensor)
+        yield original, statement
+        bindings = facts.flow.reaching(original) if isinstance(original, ast.Name) else []
+        made = bindings[0].node if len(bindings) == 1 and bindings[0].how is Bound.ASSIGN and not bindings[0].path else None
+        if isinstance(made, ast.Assign) and made is not statement and facts.scalars.original(made.value) is not made.value:
+            span = facts.stability.span(made, statement)
+            if span is not None and facts.stability.keeps(original, span[1:]):
+                yield from self._origins(made.value, made)

@@ -103,7 +103,7 @@ class Scalars:
                 break
             elif facts.calls.meaning(node) in _READERS and len(node.args) == 1 and not node.keywords:
                 given, reads, node = given or (facts.calls.meaning(node) or "").rpartition(".")[2], True, node.args[0]
-            elif isinstance(node.func, ast.Attribute) and (node.func.attr in _COPIES and not node.args or self._copies_back(node)):
+            elif isinstance(node.func, ast.Attribute) and self._only_copies(node, node.func.attr):
                 reads, node = reads or node.func.attr == "item", node.func.value
             else:
                 break
@@ -125,6 +125,19 @@ class Scalars:
         read, span = self.at(made.value), self._facts.stability.span(made, self._facts.tree.statement(use))
         same = read is not None and span is not None and self._facts.stability.keeps(read.tensor, span)
         return replace(read, use=use) if read is not None and same else None
+
+    def original(self, tensor: ast.expr) -> ast.expr:
+        """The tensor that an expression copies to the host or detaches, with the same numbers in it; the expression itself otherwise."""
+        while True:
+            if isinstance(tensor, ast.Attribute) and tensor.attr == "data":
+                tensor = tensor.value
+            elif isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute) and self._only_copies(tensor, tensor.func.attr):
+                tensor = tensor.func.value
+            else:
+                return tensor
+
+    def _only_copies(self, call: ast.Call, name: str) -> bool:
+        return (name in _COPIES and not call.args) or self._copies_back(call)
 
     def _copies_back(self, call: ast.Call) -> bool:
         transfer = self._facts.devices.transfer(call) if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else None

@@ -121,6 +121,12 @@ def test_explicit_false_is_held() -> None:
         pytest.param("data.mosaic = epoch < 2", id="a switch"),
         pytest.param("rows.append(epoch)", id="list that it was given"),
         pytest.param("loader.collate_fn = step", id="collate function"),
+        pytest.param("data(epoch)", id="the dataset called"),
+        pytest.param("with data: step(0, 0)", id="the dataset entered"),
+        pytest.param("getattr(data, 'set_epoch')(epoch)", id="method by its name"),
+        pytest.param("vars(data)['epoch'] = epoch", id="entry of its attributes"),
+        pytest.param("object.__setattr__(data, 'epoch', epoch)", id="set by the base class"),
+        pytest.param("type(data).epoch = epoch", id="attribute of its class"),
     ],
 )
 def test_trap_1_dataset_that_changes_between_epochs_is_held(change: str) -> None:
@@ -128,6 +134,7 @@ def test_trap_1_dataset_that_changes_between_epochs_is_held(change: str) -> None
     crop = "class Crop:\n    def __call__(self, x):\n        return x"
     sets = "class D(Dataset):\n    def __init__(self, rows, transform):\n        self.rows, self.transform = rows, transform\n"
     sets += "        self.epoch = 0\n\n    def set_epoch(self, epoch):\n        self.epoch = epoch\n\n"
+    sets += "    def __call__(self, epoch):\n        self.set_epoch(epoch)\n\n    def __enter__(self):\n        self.epoch += 1\n\n"
     sets += "    def __getitem__(self, i):\n        return self.transform(self.rows[i]), self.epoch"
     main = "rows, crop = [1, 2], Crop()\ndata = D(rows, crop)\nloader = DataLoader(data, num_workers=2)\nfor epoch in range(3):\n"
     loop = "    for x, y in loader:\n        step(x, y)"

@@ -246,6 +246,62 @@ def test_dictionary_of_other_settings_is_left_alone() -> None:
     check_held(RULE, script(f"DataLoader({MNIST}, **dict(pin_memory=False))"), "explicit")
 
 
+OWN = "x = torch.zeros(8, 3)\ndata = TensorDataset(x, x)"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param("x += 1\ny.to(device)", id="added to"),
+        pytest.param("x.mul_(2)", id="method in place"),
+        pytest.param("x.float().mul_(2)", id="method in place on what may be the same tensor"),
+        pytest.param("x[0] = 1", id="element"),
+        pytest.param("x.data[0] = 1", id="element of its data"),
+        pytest.param("x.numpy()[0] = 1", id="element of its array"),
+        pytest.param("a = x.view(-1).numpy()\na[0] = 1", id="element of its array by another name"),
+        pytest.param("z = x.to('cpu')\nz.zero_()", id="tensor that stays on the host"),
+        pytest.param("torch.add(x, 1, out=x)", id="out"),
+        pytest.param("torch.nn.init.zeros_(x)", id="function in place"),
+        pytest.param("torch.relu(x).to(device)\nscale(x)", id="in a function that it is handed to"),
+        pytest.param("x.to(device)\nx.zero_()", id="behind the copy"),
+    ],
+)
+def test_batch_that_is_the_datasets_own_tensor_and_is_written_into_is_held(write: str) -> None:
+    """Without automatic batching a write into the batch reaches the dataset; a pinned batch is a copy, and it would not."""
+    scale = "def scale(t):\n    t.mul_(2)"
+    note = check_held(RULE, script("DataLoader(data, batch_size=None)", f"{write}\n{MOVE}", OWN, scale), "batch-written-into")
+    assert note.reason is not None
+    assert "train.py:" in note.reason.text
+    assert "clone" in note.reason.help
+    check_held(RULE, script("DataLoader(data, collate_fn=lambda b: b[0])", f"{write}\n{MOVE}", OWN, scale), "batch-written-into")
+
+
+def test_entry_of_an_unbatched_dictionary_that_is_written_into_is_held() -> None:
+    """The dictionary is made anew for every batch, its tensors are not."""
+    for write in ("batch['x'] += 1", "batch['x'].mul_(2)", "for k, v in batch.items():\n        v.mul_(2)"):
+        text = f"for batch in DataLoader(D(), batch_size=None):\n    {write}\n    batch['x'] = batch['x'].to(device)\n"
+        sets = dataset("return {'x': self.x[i]}", "self.x = torch.zeros(8, 3)")
+        check_held(RULE, f"{HEAD}\n{sets}\n\n{text}", "batch-written-into")
+        unwritten = f"{HEAD}\n{sets}\n\n{text.replace(write, 'pass')}"
+        assert b"pin_memory=True" in run_transform(RULE, unwritten).after
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        pytest.param("batch_size=None", MOVE, id="not written into"),
+        pytest.param("batch_size=None", "x = x.to(device)\nx.mul_(2)", id="the copy on the device"),
+        pytest.param("batch_size=None", "z = x.clone()\nz.mul_(2)\nx.to(device)", id="a copy on the host"),
+        pytest.param("batch_size=None", "x = x * 2\nx += 1\ny.to(device)", id="another tensor of that name"),
+        pytest.param("batch_size=4", f"x.mul_(2)\n{MOVE}", id="batch that is stacked"),
+        pytest.param("batch_size=None, num_workers=2", f"x.mul_(2)\n{MOVE}", id="batch that a worker sends"),
+    ],
+)
+def test_write_that_never_reached_the_dataset_is_no_obstacle(arguments: str, body: str) -> None:
+    """A stacked batch, one from a worker, and a copy are other memory than the dataset's anyway."""
+    changed(f"DataLoader(data, {arguments})", f"DataLoader(data, {arguments}, pin_memory=True)", body, OWN)
+
+
 def test_workers_that_live_on_are_not_pinned_before_torch_1_9() -> None:
     """Older releases fail as their second epoch begins."""
     text = script(f"DataLoader({MNIST}, num_workers=2, persistent_workers=True)")

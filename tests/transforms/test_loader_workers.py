@@ -73,6 +73,16 @@ def test_left_alone(loader: str) -> None:
     check_noop(RULE, guarded(looped(loader)))
 
 
+@pytest.mark.parametrize("given", ["batch_size=None", "collate_fn=collate"])
+def test_batch_that_may_be_the_datasets_own_and_is_written_into_is_held(given: str) -> None:
+    """What a worker sends is a copy, so a write that reached the dataset's own tensors no longer would."""
+    collate = "def collate(samples):\n    return samples[0]"
+    sets = dataset("return self.x[i] if i else self.x[i] * 2", "self.x = torch.zeros(8, 3)")
+    text = guarded(f"for x in DataLoader(D(), {given}):\n    x.mul_(2)\n    print(x)", sets, collate)
+    check_held(RULE, text, "batch-written-into")
+    assert b"num_workers=min" in run_transform(RULE, text.replace("x.mul_(2)", "x.mul(2)")).after
+
+
 def test_loader_that_nothing_iterates_is_left_alone() -> None:
     """Where only its length is asked for there is nothing to gain."""
     check_noop(RULE, f"{HEAD}\nloader = DataLoader({MNIST})\nprint(len(loader))\n")

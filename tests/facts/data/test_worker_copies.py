@@ -46,6 +46,20 @@ class Noise:
 """
 
 
+CALLED = """
+class C(D):
+    def __call__(self, level):
+        self.level = level
+    def __enter__(self):
+        vars(self)["level"] = 3
+    def __exit__(self, *error): ...
+    def bump(self, level):
+        object.__setattr__(self, "level", level)
+d = C('x')
+loader = DataLoader(d)
+"""
+
+
 def changes(text: str, modules: dict[str, str] | None = None) -> list[str]:
     """The changes of what the workers of a script's first loader have a copy of."""
     facts = facts_of(HEAD + text, modules=modules)
@@ -148,6 +162,48 @@ def test_what_workers_never_see_is_no_change(text: str) -> None:
 def test_changes_of_what_workers_have_are_found(text: str, expected: str) -> None:
     """Whatever name leads to it, a write into the dataset or into something that it was made of is found."""
     assert any(change.startswith(expected) for change in changes(text))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param("d(3)", "d(3)", id="object called"),
+        pytest.param("loader.dataset(3)", "loader.dataset(3)", id="object called, through the loader"),
+        pytest.param("def f(data):\n    data(3)\nf(d)", "data(3)", id="object called in a function that it is handed to"),
+        pytest.param("with d:\n    pass", "d", id="object entered"),
+        pytest.param("with d as e:\n    pass", "d", id="object entered by another name"),
+        pytest.param("getattr(d, 'bump')(3)", "getattr(d, 'bump')(3)", id="method by its name"),
+        pytest.param("getattr(d, name)(3)", "getattr(d, name)(3)", id="method by a name out of sight"),
+        pytest.param("getattr(loader.dataset, 'bump')(3)", "getattr(loader.dataset, 'bump')(3)", id="method by name, through the loader"),
+        pytest.param("hooks.append(getattr(d, 'bump'))", "object.__setattr__(self", id="method by its name that is handed on"),
+        pytest.param("getattr(d, 'transform').p = 3", "getattr(d, 'transform').p", id="part by its name"),
+        pytest.param("vars(d)['level'] = 3", "vars(d)['level']", id="entry of its attributes"),
+        pytest.param("vars(d).update(level=3)", "vars(d).update(level=3)", id="attributes updated"),
+        pytest.param("d.__dict__['level'] = 3", "d.__dict__['level']", id="entry of its dictionary"),
+        pytest.param("object.__setattr__(d, 'level', 3)", "object.__setattr__(d, 'level', 3)", id="set by the base class"),
+        pytest.param("def f(data):\n    setattr(data, 'level', 3)\nf(d)", "setattr(data, 'level', 3)", id="by name, in a function"),
+        pytest.param("type(d).size = 3", "type(d).size", id="attribute of its class"),
+        pytest.param("setattr(type(d), 'size', 3)", "setattr(type(d), 'size', 3)", id="attribute of its class by name"),
+    ],
+)
+def test_dataset_changed_without_an_attribute_or_method_named(change: str, expected: str) -> None:
+    """A dataset that is called, entered, or changed by the text of a name is changed all the same."""
+    assert any(found.startswith(expected) for found in changes(CALLED + change))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param("other = C('y')\nother(3)", id="another object called"),
+        pytest.param("other = C('y')\nwith other:\n    pass", id="another object entered"),
+        pytest.param("other = C('y')\nvars(other)['level'] = 3\nsetattr(other, 'level', 3)", id="another object's attributes"),
+        pytest.param("other = type(d)('y')", id="another of its class made"),
+        pytest.param("print(getattr(d, 'level'), vars(d)['level'], getattr(d, 'name')())", id="only read by name"),
+    ],
+)
+def test_dataset_read_by_name_is_no_change(use: str) -> None:
+    """Reading an attribute by the text of its name, and calling or changing another object, is free."""
+    assert changes(CALLED + use) == []
 
 
 def test_option_that_samples_do_not_read_is_no_change() -> None:

@@ -12,6 +12,7 @@ from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, last_
 from torchfix.facts.code.values import ELEMENT, Value
 from torchfix.facts.data.loaders import Loader
 from torchfix.facts.tensors.devices import Device, Transfer
+from torchfix.facts.tensors.identity import is_in_place
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -21,6 +22,10 @@ _ON_HOST = frozenset("""view reshape squeeze unsqueeze permute transpose flatten
     float double half bfloat16 long int short byte bool""".split())
 # Those of them whose result may share its memory, and what gives an array that does.
 _SHARING = _ON_HOST - {"clone"} | {"numpy"}
+# What gives an entry of a batch, and what gives a tensor's memory under another name.
+_ENTRIES = frozenset(["items", "values", "get", "pop"])
+_SHARING_PARTS = ("data", "T", "mT")
+_SHARING_CALLS = ("torch.autograd.Variable", "torch.from_numpy", "torch.as_tensor", "numpy.asarray")
 # Functions that make a tensor of values that are not tensors yet; the first makes it in host memory, whatever else it may be given.
 _FROM_ARRAY = "torch.from_numpy"
 _MAKING = (_FROM_ARRAY, "torch.tensor", "torch.as_tensor")
@@ -183,19 +188,37 @@ class Batches:
         seen.add(id(expression))
         found: list[tuple[ast.AST, tuple[object, ...]]] = []
         for value in self._facts.values.of(expression) or ():
-            node = value.node
-            source = node.value if isinstance(node, ast.Subscript) else None
-            if isinstance(node, ast.Call) and last_name(node.func) in _SHARING:
-                source = receiver(node)
-            if source is not None:
-                found += self._memory(source, seen)
-            else:
-                found.append((node, value.path))
+            there = value.facts.batches
+            source = there._shared(value.node)
+            found += there._memory(source, seen) if source is not None else [(value.node, value.path)]
         return found
+
+    def _shared(self, node: ast.AST) -> ast.expr | None:
+        """The expression whose memory an expression may have under another name, or of which it is an entry."""
+        if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in _SHARING_PARTS):
+            return node.value
+        if not isinstance(node, ast.Call):
+            return None
+        if self._facts.calls.meaning(node) in _SHARING_CALLS:
+            return next(iter(node.args), None)
+        return receiver(node) if last_name(node.func) in _SHARING | _ENTRIES or self._stays(node) else None
+
+    def written(self, loader: Loader) -> ast.expr | None:
+        """A place in this file that writes into what a loader gives, while it is still in host memory."""
+        tree = self._facts.tree
+        names = (use for uses in tree.names.values() for use in uses if self._facts.writes.is_write(use) and not self._replaces_entry(use))
+        calls = (source for name in tree.calls if is_in_place(name) for call in tree.calls[name] if (source := receiver(call)) is not None)
+        arrays = (store.value for store in tree.stores if isinstance(store, ast.Subscript) and isinstance(store.value, ast.Call))
+        for place in (*names, *calls, *arrays):
+            if any(node is loader.call and path[:1] == (ELEMENT,) for node, path in self._memory(place, set())):
+                return place
+        return None
 
     def _replaces_entry(self, use: ast.Name) -> bool:
         """Whether ``batch[key] = value`` puts another tensor into a dictionary, rather than values into a tensor."""
         store = self._facts.tree.parent(use)
+        if isinstance(store, ast.expr) and isinstance(self._facts.tree.parent(store), ast.AugAssign):
+            return False
         if not (isinstance(store, ast.Subscript) and isinstance(store.ctx, ast.Store)):
             return False
         if isinstance(store.slice, ast.Constant):

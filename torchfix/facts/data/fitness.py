@@ -105,6 +105,12 @@ _NO_GUARD = Obstacle(
     "{guard}, or declare that the project runs on Linux with Python below 3.14",
 )
 
+_WRITTEN_INTO = Obstacle(
+    "batch-written-into",
+    "the program writes into the batch ({place}), which may be the dataset's own tensors; {copy} is a copy, and they would stay unchanged",
+    "write into a copy (x = x.clone()), or into the dataset itself where it is meant to change, then add {setting}",
+)
+
 # What it does that keeps its batches from being pinned.
 _PINNED = {
     Trait.UNSEEN: Obstacle(
@@ -212,6 +218,9 @@ def obstacle_to_workers(loader: Loader) -> Obstacle | None:
         return _NUMPY
     for there, node in consumers.dataset_changes():
         return _filled(_CHANGED, place=f"{there.path}:{node.lineno}")
+    written = _written_into(loader)
+    if written is not None:
+        return _filled(_WRITTEN_INTO, place=_place(*written), copy="what a worker sends", setting="num_workers")
     for there, call in consumers.fresh_iterators():
         return _filled(_PER_STEP, place=f"{there.path}:{call.lineno}")
     if facts.loops.around(loader.call) is not None:
@@ -285,6 +294,9 @@ def obstacle_to_pinning(loader: Loader, moves: list[tuple[Facts, Transfer]]) -> 
         return _filled(_PINNED[mark.trait], place=mark.place)
     if facts.datasets.batch_is_own_object(loader):
         return _OWN_OBJECT
+    written = _written_into(loader)
+    if written is not None:
+        return _filled(_WRITTEN_INTO, place=_place(*written), copy="a pinned batch", setting="pin_memory=True")
     places = [(facts, loader.call), *((there, move.call) for there, move in moves)]
     if any(there.program.starts_processes(node) for there, node in places):
         return _FORKS_LATER
@@ -293,6 +305,31 @@ def obstacle_to_pinning(loader: Loader, moves: list[tuple[Facts, Transfer]]) -> 
         return _RESETS_PINNED
     selected = any(next(there.calls.to(*_SET_DEVICE), None) is not None for there in facts.program.everywhere)
     return _NO_SET_DEVICE if facts.program.runs_process_per_device and not selected else None
+
+
+def _written_into(loader: Loader) -> tuple[Facts, ast.AST] | None:
+    """A place that writes into batches that may be the dataset's own tensors, since nothing stacks the samples.
+
+    Without a batch size the loader hands on what the dataset gives; a collate function of the project may do so too.
+    """
+    facts, size, collate = loader.facts, loader.setting("batch_size"), loader.setting("collate_fn")
+    sizes = [value.node for value in facts.values.of(size) or ()] if size is not None else []
+    batched = not any(isinstance(node, ast.Constant) and node.value is None for node in sizes)
+    stacked = collate is None or is_constant(collate, None) or (facts.names.qualified(collate) or "").endswith(".default_collate")
+    if (batched and stacked) or _sends_copies(loader):
+        return None
+    for there in facts.program.everywhere:
+        written = there.batches.written(loader)
+        if written is not None:
+            return there, written
+    return None
+
+
+def _sends_copies(loader: Loader) -> bool:
+    """Whether worker processes surely make the batches, in memory that they do not share with the dataset."""
+    count, program = loader.setting("num_workers"), loader.facts.program
+    surely = isinstance(count, ast.Constant) and isinstance(count.value, int) and count.value > 0
+    return surely and not any("share_memory_" in there.tree.attributes for there in program.everywhere)
 
 
 def _how_to_guard(consumers: Consumers) -> str:

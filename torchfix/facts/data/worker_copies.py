@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.instances import Instance, Origin
 from torchfix.facts.code.scopes import Bound
-from torchfix.facts.code.tree import FUNCTIONS, dotted
+from torchfix.facts.code.tree import FUNCTIONS, dotted, last_name, walk
 from torchfix.facts.data.loaders import Loader
 from torchfix.facts.data.samples import instances_of
 from torchfix.facts.data.traits import CHANGING_METHODS, DATA_METHODS, Trait, outlives_sample
@@ -27,7 +27,11 @@ _CHANGING = CHANGING_METHODS | frozenset(
     "set_epoch set_transform set_format sort reverse shuffle resize fill put reset seed step __setattr__".split()
 )
 _REBINDING = (Bound.ASSIGN, Bound.LOOP, Bound.AUGMENTED)
-_CHANGING_CALLS = ("builtins.setattr", "builtins.delattr", "random.shuffle", "numpy.random.shuffle", "numpy.copyto", "numpy.put")
+# Functions that change what they are given first, and methods that do so too where a class names them: ``object.__setattr__(d, ...)``.
+_BY_NAME = ("setattr", "delattr", "__setattr__", "__delattr__")
+_CHANGING_CALLS = ("random.shuffle", "numpy.random.shuffle", "numpy.copyto", "numpy.put")
+# Functions that give a part of an object, all of its attributes, or its class.
+_PARTS = ("builtins.getattr", "builtins.vars", "builtins.type")
 
 
 class WorkerCopies:
@@ -118,23 +122,59 @@ class WorkerCopies:
                     self._is_loader_setting(facts, store)
                     or self._is_part(facts, store)
                     or self._is_global(facts, store)
-                    or any(self._is_kept(facts, *base) for base in _bases(store))
+                    or self._is_in_kept(facts, store)
                 ):
                     yield facts, store
             for name in sorted(self._changing_methods):
                 for call in facts.tree.calls.get(name, ()):
-                    if isinstance(call.func, ast.Attribute) and any(self._is_kept(facts, *base) for base in _bases(call.func)):
-                        if self._changes(facts, call.func):
+                    if isinstance(call.func, ast.Attribute) and self._is_in_kept(facts, call.func):
+                        if self._changes(facts, call.func.value, name):
                             yield facts, call
                     elif isinstance(call.func, ast.Attribute) and self._is_part(facts, call.func):
                         yield facts, call
                 yield from self._handed_on(facts, name)
+            yield from ((facts, node) for node in self._by_name(facts))
+            yield from ((facts, node) for node in self._by_syntax(facts))
+
+    def _by_name(self, facts: Facts) -> Iterator[ast.Call]:
+        """The calls of one file that change an object by the name of its attribute or method, which is text."""
+        for call in (call for name in _BY_NAME for call in facts.tree.calls.get(name, ())):
+            if any(self._is_kept(facts, item, _named(call)) or self._is_in_kept(facts, item) for item in call.args[:1]):
+                yield call
+        for method in facts.tree.calls.get("getattr", ()):
+            parent, whole = facts.tree.parent(method), _whole(facts, method)
+            if whole is not None and isinstance(parent, ast.Call) and parent.func is method and self._is_in_kept(facts, method):
+                if self._changes(facts, *whole):
+                    yield parent
+
+    def _by_syntax(self, facts: Facts) -> Iterator[ast.expr]:
+        """The objects of one file that change as they are called or entered: ``dataset(epoch)``, ``with dataset:``."""
+        if self._changes_as("__call__"):
+            for call in (call for calls in facts.tree.calls.values() for call in calls):
+                if self._is_kept_object(facts, call.func) and self._changes(facts, call.func, "__call__"):
+                    yield call
+        if self._changes_as("__enter__", "__exit__"):
+            for item in (node.context_expr for node in walk(facts.tree.module) if isinstance(node, ast.withitem)):
+                if self._is_kept_object(facts, item) and any(self._changes(facts, item, name) for name in ("__enter__", "__exit__")):
+                    yield item
+
+    def _changes_as(self, *names: str) -> bool:
+        return any(_writes_itself(instance, name) for instance in self._instances.values() for name in names)
+
+    def _is_kept_object(self, facts: Facts, expression: ast.expr) -> bool:
+        """Whether an expression is an object that workers have a copy of, rather than its class."""
+        return facts.names.definition(expression) is None and self._is_kept(facts, expression, _ALL)
+
+    def _is_in_kept(self, facts: Facts, place: ast.expr) -> bool:
+        """Whether a place is a part of something that workers have a copy of."""
+        return any(self._is_kept(facts, *base) for base in _bases(facts, place))
 
     def _handed_on(self, facts: Facts, name: str) -> Iterator[tuple[Facts, ast.AST]]:
         """What a method changes that is not called where it is named, but handed on to be called at any time."""
-        for use in facts.tree.attributes.get(name, ()):
+        by_name = [call for call in facts.tree.calls.get("getattr", ()) if _named(call) in (name, _ALL)]
+        for use in (*facts.tree.attributes.get(name, ()), *by_name):
             call = facts.tree.parent(use)
-            if (isinstance(call, ast.Call) and call.func is use) or not any(self._is_kept(facts, *base) for base in _bases(use)):
+            if (isinstance(call, ast.Call) and call.func is use) or not self._is_in_kept(facts, use):
                 continue
             for instance in self._instances.values():
                 found = instance.method(name)
@@ -149,22 +189,24 @@ class WorkerCopies:
         """
         for use in _alike(facts, variable):
             parent = facts.tree.parent(use)
-            if part is not None and not (isinstance(parent, ast.Attribute) and parent.attr == part):
+            if part is not None and not (isinstance(parent, ast.Call) or (isinstance(parent, ast.Attribute) and parent.attr == part)):
                 continue
             if isinstance(use.ctx, ast.Store):
                 if isinstance(parent, ast.AugAssign):
                     yield use
                 continue
             end: ast.AST = use
-            while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is end:
+            while isinstance(parent, ast.expr) and (whole := _whole(facts, parent)) is not None and whole[0] is end:
                 end, parent = parent, facts.tree.parent(parent)
             if isinstance(end, (ast.Attribute, ast.Subscript)) and end is not use and not isinstance(end.ctx, ast.Load):
                 yield end
-            elif isinstance(end, ast.Attribute) and end is not use and isinstance(parent, ast.Call) and parent.func is end:
-                if self._changes(facts, end):
+            elif end is not use and isinstance(parent, ast.Call) and parent.func is end:
+                method = _method(facts, end)
+                if method is not None and self._changes(facts, *method):
                     yield parent
-            elif isinstance(parent, ast.Call) and end in parent.args[:1] and facts.calls.meaning(parent) in _CHANGING_CALLS:
-                yield parent
+            elif isinstance(parent, ast.Call) and end in parent.args[:1] and _changes_first(facts, parent):
+                if part is None or end is not use or _named(parent) in (part, _ALL):
+                    yield parent
             elif isinstance(parent, ast.keyword) and parent.arg == "out":
                 yield use
 
@@ -180,21 +222,23 @@ class WorkerCopies:
         }
         return frozenset(own) | _CHANGING
 
-    def _changes(self, facts: Facts, method: ast.Attribute) -> bool:
+    def _changes(self, facts: Facts, source: ast.expr, name: str) -> bool:
         """Whether calling a method may change its object: by its code where that is the project's, else by its name."""
-        values, named = facts.values.of(method.value), facts.names.definition(method.value)
+        if name == _ALL:
+            return True  # any of its methods
+        values, named = facts.values.of(source), facts.names.definition(source)
         instances = [inner for value in values or () if isinstance(value.node, ast.Call) for inner in _instances(value.facts, value.node)]
-        if self._is_dataset_of_loader(facts, method.value):
+        if self._is_dataset_of_loader(facts, source):
             instances += self._instances.values()
         if named is not None and named.node in self._instances:  # of the class, or given its object by hand
             instances.append(self._instances[named.node])
-        own = [instance for instance in instances if instance.method(method.attr) is not None]
+        own = [instance for instance in instances if instance.method(name) is not None]
         if own:
-            return any(_writes_itself(instance, method.attr) for instance in own)
-        in_place = method.attr.endswith("_") and not method.attr.startswith("_")
+            return any(_writes_itself(instance, name) for instance in own)
+        in_place = name.endswith("_") and not name.startswith("_")
         if values is None:
-            return method.attr not in DATA_METHODS - CHANGING_METHODS - {"sort", "resize"} and not method.attr.startswith(("get", "__"))
-        return in_place or method.attr in _CHANGING or method.attr.startswith("set_")
+            return name not in DATA_METHODS - CHANGING_METHODS - {"sort", "resize"} and not name.startswith(("get", "__"))
+        return in_place or name in _CHANGING or name.startswith("set_")
 
     def _is_kept(self, facts: Facts, expression: ast.expr, part: str) -> bool:
         """Whether a part of what an expression names is something that workers have a copy of."""
@@ -233,11 +277,38 @@ class WorkerCopies:
         return self._loader in (facts.loaders.of(store.value) or ())
 
 
-def _bases(expression: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+def _whole(facts: Facts, part: ast.expr) -> tuple[ast.expr, str] | None:
+    """What an expression takes a part of, and which part: ``d`` for ``d.level``, ``d[0]``, ``getattr(d, name)`` and ``vars(d)``."""
+    if isinstance(part, ast.Attribute):
+        return part.value, part.attr
+    if isinstance(part, ast.Subscript):
+        return part.value, _ALL
+    if isinstance(part, ast.Call) and part.args and facts.calls.meaning(part) in _PARTS:
+        return part.args[0], _named(part)
+    return None
+
+
+def _named(call: ast.Call) -> str:
+    """The attribute that a call names by its second argument, any where that is no literal."""
+    name = call.args[1] if len(call.args) > 1 else None
+    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else _ALL
+
+
+def _method(facts: Facts, called: ast.expr) -> tuple[ast.expr, str] | None:
+    """The object and the name of a method that is called, by ``getattr`` too."""
+    by_name = isinstance(called, ast.Call) and facts.calls.meaning(called) == "builtins.getattr"
+    return _whole(facts, called) if by_name or isinstance(called, ast.Attribute) else None
+
+
+def _changes_first(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call changes what it is given first."""
+    return last_name(call.func) in _BY_NAME or facts.calls.meaning(call) in _CHANGING_CALLS
+
+
+def _bases(facts: Facts, expression: ast.expr) -> Iterator[tuple[ast.expr, str]]:
     """What an attribute or entry is a part of, and which part: ``a[0]``, ``c`` and ``a``, any for ``a[0].c``."""
-    while isinstance(expression, (ast.Attribute, ast.Subscript)):
-        part = expression.attr if isinstance(expression, ast.Attribute) else _ALL
-        expression = expression.value
+    while (whole := _whole(facts, expression)) is not None:
+        expression, part = whole
         if isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript)):
             yield expression, part
 
@@ -291,11 +362,15 @@ def _writes_itself(instance: Instance, name: str, _seen: frozenset[str] = frozen
     for node in ast.walk(function):
         if changes_kept(facts, node):
             return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_self(facts, node.func.value):
-            if _writes_itself(instance, node.func.attr, _seen | {name}):
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+            if any(_is_self(facts, base) for base, _ in _bases(facts, node)):
                 return True
-        if isinstance(node, ast.Call) and facts.calls.meaning(node) in _CHANGING_CALLS:
-            if any(_is_self(facts, item) or outlives_sample(facts, item) for item in node.args[:1]):
+        if isinstance(node, ast.Call):
+            method = (node.func, "__call__") if _is_self(facts, node.func) else _method(facts, node.func)
+            if method is not None and _is_self(facts, method[0]):
+                if method[1] == _ALL or _writes_itself(instance, method[1], _seen | {name}):
+                    return True
+            if _changes_first(facts, node) and any(_is_self(facts, item) or outlives_sample(facts, item) for item in node.args[:1]):
                 return True
     return False
 

@@ -43,8 +43,9 @@ from collections.abc import Iterator
 
 from torchfix.edits import Edit, RemoveArgument, Replace, SetArgument
 from torchfix.facts import Facts
-from torchfix.facts.code.callees import classes_of, method_of
+from torchfix.facts.code.callees import classes_of
 from torchfix.facts.code.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import dotted, last_name
 from torchfix.facts.project.repetition import Repeated

@@ -5,7 +5,8 @@ import ast
 import pytest
 
 from tests.facts.reading import facts_of, node
-from torchfix.facts.code.callees import called, method_of
+from torchfix.facts.code.callees import called
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 
 TEXT = """

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, Function
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
-
-_LIMIT = 8  # base classes followed upwards
 
 
 def called(facts: Facts, call: ast.Call) -> Iterator[tuple[Facts, Function]]:
@@ -70,18 +69,3 @@ def classes_of(facts: Facts, expression: ast.expr) -> Iterator[Definition]:
             made = value.facts.names.definition(value.node.func)
             if made is not None and isinstance(made.node, ast.ClassDef):
                 yield made
-
-
-def method_of(definition: Definition, name: str, _depth: int = 0) -> Definition | None:
-    """A class's method by name, its own or that of the nearest base in the project."""
-    if not isinstance(definition.node, ast.ClassDef) or _depth > _LIMIT:
-        return None
-    for item in definition.node.body:
-        if isinstance(item, FUNCTIONS) and item.name == name:
-            return Definition(definition.facts, item)
-    for base in definition.node.bases:
-        inner = definition.facts.names.definition(base)
-        found = method_of(inner, name, _depth + 1) if inner is not None else None
-        if found is not None:
-            return found
-    return None

@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import argument, has_stars
+from torchfix.facts.code.classes import bases, lineage
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound, parameters
 from torchfix.facts.code.tree import FUNCTIONS, Function, walk_here
 from torchfix.facts.code.values import Value, is_default, passed
-from torchfix.facts.training.models import bases
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -55,7 +55,7 @@ class Instance:
     @cached_property
     def classes(self) -> tuple[Definition, ...]:
         """Its class and the base classes that the project defines, in the order in which methods are sought."""
-        return tuple(_lineage(self.definition, 0))
+        return tuple(lineage(self.definition))
 
     @cached_property
     def library_bases(self) -> tuple[str | None, ...]:
@@ -239,13 +239,6 @@ def _binding(facts: Facts, name: ast.Name, binding: Binding, within: Instance | 
     if values is not None:
         return tuple(_read(value, name, facts, within) for value in values)
     return (Origin(facts, name, within),) if binding.how is Bound.IMPORT and facts.names.qualified(name) is not None else None
-
-
-def _lineage(definition: Definition, depth: int) -> Iterator[Definition]:
-    yield definition
-    for base in bases(definition) if depth < 8 else ():
-        if isinstance(base, Definition) and isinstance(base.node, ast.ClassDef):
-            yield from _lineage(base, depth + 1)
 
 
 def _body(definition: Definition) -> list[ast.stmt]:

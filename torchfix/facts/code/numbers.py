@@ -7,8 +7,8 @@ import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchfix.facts.code.callees import method_of
 from torchfix.facts.code.calls import argument, receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.scopes import Binding, Bound
 from torchfix.facts.code.tree import FUNCTIONS, last_name
 from torchfix.facts.code.values import Step, Value, returns

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import called, method_of
+from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.scopes import Bound, Scope
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, LoopNode, dotted, last_name, walk_here
 from torchfix.facts.code.values import returns

@@ -11,7 +11,7 @@ from torchfix.facts.code.instances import Origin
 from torchfix.facts.code.tree import COMPREHENSIONS, LOOPS, LoopNode, last_name, walk_here
 from torchfix.facts.data.loaders import Loader
 from torchfix.facts.data.samples import instances_of
-from torchfix.facts.data.traits import CHANGING_METHODS, outlives_sample
+from torchfix.facts.data.traits import changes_kept
 from torchfix.facts.tensors.devices import Transfer
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Consumers:
         for value in self._loader.dataset_values() or ():
             for instance in instances_of(Origin(value.facts, value.node)) if isinstance(value.node, ast.Call) else ():
                 method = instance.method(name)
-                if method is not None and any(_changes_kept(method[0], node) for node in ast.walk(method[1])):
+                if method is not None and any(changes_kept(method[0], node) for node in ast.walk(method[1])):
                     return True
         return False
 
@@ -110,15 +110,6 @@ class Consumers:
         statement = self._loader.facts.tree.parent(self._loader.call)
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         return targets[0] if len(targets) == 1 and isinstance(targets[0], (ast.Name, ast.Attribute)) else None
-
-
-def _changes_kept(facts: Facts, node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        return outlives_sample(facts, node)
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return outlives_sample(facts, node.value)
-    called = node.func if isinstance(node, ast.Call) else None
-    return isinstance(called, ast.Attribute) and called.attr in CHANGING_METHODS and outlives_sample(facts, called.value)
 
 
 def _only_reads(facts: Facts, use: ast.expr) -> bool:

@@ -250,3 +250,13 @@ def outlives_sample(facts: Facts, expression: ast.expr) -> bool:
     values = [binding.value for binding in reaching if binding.how is Bound.ASSIGN and not binding.path]
     alias = len(reaching) == 1 and len(values) == 1 and isinstance(values[0], (ast.Attribute, ast.Subscript))
     return alias and values[0] is not None and outlives_sample(facts, values[0])
+
+
+def changes_kept(facts: Facts, node: ast.AST) -> bool:
+    """Whether a node changes something that outlives the call in which it stands: an attribute of ``self``, a list kept there."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return outlives_sample(facts, node)
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return outlives_sample(facts, node.value)
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in CHANGING_METHODS and outlives_sample(facts, called.value)

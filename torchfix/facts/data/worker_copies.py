@@ -12,7 +12,7 @@ from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, dotted, last_name, walk
 from torchfix.facts.data.loaders import Loader
 from torchfix.facts.data.samples import instances_of
-from torchfix.facts.data.traits import CHANGING_METHODS, DATA_METHODS, Trait, outlives_sample
+from torchfix.facts.data.traits import CHANGING_METHODS, DATA_METHODS, Trait, changes_kept, outlives_sample
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -377,13 +377,3 @@ def _writes_itself(instance: Instance, name: str, _seen: frozenset[str] = frozen
 
 def _is_self(facts: Facts, expression: ast.expr) -> bool:
     return isinstance(expression, ast.Name) and facts.is_self(expression)
-
-
-def changes_kept(facts: Facts, node: ast.AST) -> bool:
-    """Whether a node changes something that outlives the call in which it stands: an attribute of ``self``, a list kept there."""
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        return outlives_sample(facts, node)
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return outlives_sample(facts, node.value)
-    called = node.func if isinstance(node, ast.Call) else None
-    return isinstance(called, ast.Attribute) and called.attr in CHANGING_METHODS and outlives_sample(facts, called.value)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import method_of
 from torchfix.facts.code.calls import has_stars, receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Bound, parameters
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here

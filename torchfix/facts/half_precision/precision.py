@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import method_of
 from torchfix.facts.code.calls import has_stars
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import parameters
 from torchfix.facts.code.tree import COMPREHENSIONS, FUNCTIONS, Function, dotted, last_name, walk

@@ -80,20 +80,12 @@ class Accumulators:
                 for target, value in summed(statement):
                     if not isinstance(target, ast.Name) or target.id in seen or value is None or isinstance(value, ast.List):
                         continue
-                    if not self._waits(value, loop):
+                    if not self._facts.scalars.is_read_each_time(value, loop):
                         continue
                     seen.add(target.id)
                     made = self._made(target, loop)
                     found += [made] if made is not None else []
         return tuple(sorted(found, key=lambda item: (item.name.lineno, item.name.col_offset)))
-
-    def _waits(self, value: ast.expr, loop: LoopNode) -> bool:
-        """Whether a value holds a number that is read on each iteration of a loop itself."""
-        for read in self._facts.scalars.within(value):
-            iteration = self._facts.cadence.iteration(read.node)
-            if iteration is not None and iteration.loop is loop and iteration.call is None:
-                return True
-        return False
 
     def _made(self, target: ast.Name, loop: LoopNode) -> Accumulator | None:
         """The running number of a variable; None where each iteration begins it anew."""
@@ -111,7 +103,7 @@ class Accumulators:
             if value is not None and alone and isinstance(binding.node, ast.stmt):
                 additions.append(Addition(binding.node, value, tuple(self._facts.scalars.within(value))))
             elif not isinstance(binding.node, ast.AugAssign):
-                if self._is_each_time(binding.node, loop):
+                if self._facts.cadence.is_each_time(binding.node, loop):
                     return None
                 resets.append(binding)
         inside = [addition.statement for addition in additions]
@@ -123,10 +115,6 @@ class Accumulators:
                 used.append(use)
             elsewhere |= not within and not self._is_plain_store(use)
         return Accumulator(target, loop, tuple(additions), tuple(outside), tuple(resets), tuple(used), elsewhere)
-
-    def _is_each_time(self, node: ast.AST, loop: LoopNode) -> bool:
-        iteration = self._facts.cadence.iteration(node)
-        return iteration is not None and iteration.loop is loop
 
     def _is_plain_store(self, use: ast.Name) -> bool:
         """Whether a use only binds the variable, rather than reads it too, as ``+=`` does."""

@@ -109,6 +109,11 @@ class Cadence:
             inner = outer
         return None
 
+    def is_each_time(self, node: ast.AST, loop: LoopNode) -> bool:
+        """Whether a place stands in a loop itself, not in a function that it calls, and runs on each of its iterations."""
+        iteration = self.iteration(node)
+        return iteration is not None and iteration.loop is loop and iteration.call is None
+
     def of_function(self, function: Function) -> Iteration | None:
         """The iteration that calls a function, where all its callers are seen and each is on some loop's every iteration."""
         if function not in self._functions:

@@ -60,18 +60,11 @@ class Gatherings:
         for loop in self._facts.cadence.loops:
             seen: set[str] = set()
             for statement in (node for item in loop.body for node in walk_here(item)):
-                target = next((name for name, value in gathered(statement) if self._waits(value, loop)), None)
+                target = next((name for name, value in gathered(statement) if self._facts.scalars.is_read_each_time(value, loop)), None)
                 if isinstance(target, ast.Name) and target.id not in seen:
                     seen.add(target.id)
                     found.append(self._made(target, loop))
         return tuple(sorted(found, key=lambda item: (item.name.lineno, item.name.col_offset)))
-
-    def _waits(self, value: ast.expr, loop: LoopNode) -> bool:
-        for read in self._facts.scalars.within(value):
-            iteration = self._facts.cadence.iteration(read.node)
-            if iteration is not None and iteration.loop is loop and iteration.call is None:
-                return True
-        return False
 
     def _made(self, target: ast.Name, loop: LoopNode) -> Gathered:
         tree, names = self._facts.tree, self._facts.names

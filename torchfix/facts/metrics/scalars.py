@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.calls import argument, has_stars, is_constant, receiver
 from torchfix.facts.code.numbers import Number
 from torchfix.facts.code.scopes import Bound
-from torchfix.facts.code.tree import last_name
+from torchfix.facts.code.tree import LoopNode, last_name
 from torchfix.facts.tensors.residence import Residence
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ class Scalars:
                 yield from self.within(child)
             elif isinstance(child, ast.keyword):
                 yield from self.within(child.value)
+
+    def is_read_each_time(self, value: ast.expr, loop: LoopNode) -> bool:
+        """Whether a value holds a number that is read on each iteration of a loop itself."""
+        return any(self._facts.cadence.is_each_time(read.node, loop) for read in self.within(value))
 
     def at(self, expression: ast.expr) -> Scalar | None:
         """An expression as a number that the host reads from the device; None for anything else.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import method_of
 from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.scopes import Binding, Bound
 from torchfix.facts.code.tree import FUNCTIONS, last_name
 from torchfix.facts.code.values import returns

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import called, method_of
+from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import is_constant, keyword
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.tree import FUNCTIONS, last_name
 from torchfix.facts.training.models import derives
 

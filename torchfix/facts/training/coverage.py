@@ -10,8 +10,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import method_of
 from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, Function, last_name, walk_here
 from torchfix.facts.code.values import returns

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchfix.facts.code.callees import called, classes_of, method_of
+from torchfix.facts.code.callees import called, classes_of
 from torchfix.facts.code.calls import argument, keyword, receiver
+from torchfix.facts.code.classes import lineage, method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound, parameters
 from torchfix.facts.code.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, last_name
 from torchfix.facts.code.values import passed
 from torchfix.facts.project.effects import REPORTS, Effect
-from torchfix.facts.training.models import bases
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -650,10 +650,5 @@ def _class_of_self(facts: Facts, node: ast.Attribute) -> ast.ClassDef | None:
 
 def are_related(facts: Facts, owner: ast.ClassDef, there: Facts, other: ast.ClassDef) -> bool:
     """Whether objects of two classes may share an attribute: one class is a base of the other, or both have a base in common."""
-    return bool(_lineage(Definition(facts, owner)) & _lineage(Definition(there, other)))
-
-
-def _lineage(definition: Definition, depth: int = 0) -> frozenset[ast.AST]:
-    """A class with all its bases in the project."""
-    inner = [base for base in bases(definition) if isinstance(base, Definition) and isinstance(base.node, ast.ClassDef) and depth < 8]
-    return frozenset([definition.node]).union(*(_lineage(base, depth + 1) for base in inner))
+    mine = {item.node for item in lineage(Definition(facts, owner))}
+    return any(item.node in mine for item in lineage(Definition(there, other)))

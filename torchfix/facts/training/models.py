@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import choices
 from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.classes import bases
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, walk
 from torchfix.facts.code.values import Value, returns
@@ -297,15 +298,6 @@ def is_module_name(meaning: str) -> bool:
         rest = meaning.split(".")[2:]
         return len(rest) == 1 and rest[0][:1].isupper() and rest[0] not in ("Parameter", "ParameterList")
     return meaning.startswith(_LIBRARIES)
-
-
-def bases(definition: Definition) -> list[str | Definition | None]:
-    """The bases of a class: dotted names of libraries, definitions of the project, None for what is not known."""
-    assert isinstance(definition.node, ast.ClassDef)
-    found: list[str | Definition | None] = []
-    for base in definition.node.bases:
-        found.append(definition.facts.names.definition(base) or definition.facts.names.qualified(base))
-    return found
 
 
 def derives(definition: Definition, names: tuple[str, ...], _depth: int = 0) -> bool:

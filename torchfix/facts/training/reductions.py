@@ -10,8 +10,9 @@ import ast
 import enum
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import called, method_of
+from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import argument, is_constant, keyword, receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, last_name
 from torchfix.facts.code.values import ELEMENT, Value, returns

@@ -47,11 +47,13 @@ After:
 
 Safety:
     Effect ``numerics`` on a GPU; bit for bit the same on a machine without CUDA. Effect ``checkpoint`` where the scaler's
-    state joins the optimizer's in a saved dictionary; files without it still load. One loss, one optimizer and one step
-    whose code is in sight; the network's own code must hold nothing that half precision breaks; what leaves the region
-    in half precision is only picked, moved or read, else it is converted back; gradients are unscaled before their first
-    reader. Where functions are handed the optimizer, also in other files, they are handed the scaler too, for every caller
-    of the project. Anything else is held.
+    state joins the optimizer's in a saved dictionary; files without it still load. Losses, steps and optimizers are in
+    sight; the network's own code must hold nothing that half precision breaks; what leaves the region in half precision is
+    only picked, moved or read, else it is converted back; gradients are unscaled before their first reader. Several losses
+    and optimizers share one scaler, which changes its scale where no gradient of the old one is needed any more. Where
+    functions are handed the optimizer, also in other files, they are handed the scaler too, for every caller of the
+    project. Anything else is held. The option ``dtype`` chooses the precision: ``auto`` is bfloat16 where the GPU computes
+    it and else float16 with a scaler, by a test in the program; ``bfloat16`` writes no scaler; ``float16`` always one.
 
 Reference:
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html
@@ -62,16 +64,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from torchfix.edits import AddImport, AddParameter, Edit, InsertAfter, InsertBefore, Replace, SetArgument, Wrap, by_file
 from torchfix.facts import Facts
 from torchfix.facts.half_precision.candidates import Candidate
+from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
-from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
+from torchfix.transform import Effect, Finding, Held, Transform
 
 _MESSAGE = "the training loop computes in float32 and leaves the GPU's half-precision units idle"
-_BECAUSE = "one loss is sent backward and one optimizer steps; the network's code holds nothing that half precision breaks"
+_BECAUSE = "each step has its backward pass, and the network's code holds nothing that half precision breaks"
 _DISABLE = "Set use_amp to False to train in float32 again, and compare the loss curves of both before merging."
 _PARALLEL = "DataParallel's threads compute in float16 whatever autocast is told; once it is gone, torch.bfloat16 without a scaler will do."
 _EVALUATION = "The loop also evaluates, and its evaluation batches now compute in half precision too."
@@ -82,33 +86,39 @@ _SCHEDULE = (
 )
 
 
-def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class Options:
+    """What to compute in.
+
+    Args:
+        dtype: the precision of the forward pass; ``auto`` decides by the GPU when the program runs.
+    """
+
+    dtype: Literal["auto", "bfloat16", "float16"] = "auto"
+
+
+def find(facts: Facts, options: Options) -> Iterator[Finding]:
     """The training loops that could compute in half precision."""
-    for node, candidate in facts.candidates.all():
+    for node, found in facts.candidates.all:
+        candidate = found if isinstance(found, Obstacle) else found.in_precision(options.dtype)
         if isinstance(candidate, Obstacle):
             yield Finding(node, _MESSAGE, effects=frozenset({Effect.NUMERICS}), held=Held(candidate.code, candidate.text, candidate.help))
             continue
-        rewrite = _rewrite(candidate)
-        here = ((facts.path, edit) for edit in (*rewrite.regions(), *rewrite.steps()))
-        saved = [edit for companion in candidate.companions for edit in rewrite.checkpoints(companion)]
+        rewrite = _rewrite(candidate, options)
+        here = ((facts.path, edit) for edit in (*rewrite.regions(), *(rewrite.steps() if rewrite.scaled else ())))
+        saved = [edit for companion in candidate.companions if rewrite.scaled for edit in rewrite.checkpoints(companion)]
         own, elsewhere = by_file(facts.path, [*rewrite.imports(), *rewrite.set_up(), *here, *saved])
         effects = frozenset({Effect.NUMERICS, Effect.CHECKPOINT} if saved else {Effect.NUMERICS})
         yield Finding(node, _MESSAGE, own, effects, _BECAUSE, tuple(rewrite.notes(bool(saved))), elsewhere=elsewhere)
 
 
-def _rewrite(candidate: Candidate) -> _Rewrite:
+def _rewrite(candidate: Candidate, options: Options) -> _Rewrite:
     """A candidate's change, with names for the new variables that are free in all of its files."""
-    parallel = any("DataParallel" in network.wrappers for network in candidate.forward.networks)
     names = (("scaler", "grad_scaler", "amp_scaler"), ("use_amp", "amp_enabled"), ("amp_dtype", "autocast_dtype"))
     scaler, use_amp, amp_dtype = (candidate.fresh(*listed) for listed in names)
     first = candidate.companions[0]
-    inside = "" if first.passes else first.owner
-    return _Rewrite(candidate, parallel, scaler, f"{inside}{scaler}", f"{inside}{use_amp}", f"{inside}{amp_dtype}")
-
-
-def _torch(facts: Facts, at: ast.AST, name: str) -> str:
-    """A name of torch as a file writes it."""
-    return facts.names.spell(f"torch.{name}", at) or f"torch.{name}"
+    inside = "" if first.passes or options.dtype == "bfloat16" else first.owner
+    return _Rewrite(candidate, options.dtype, scaler, f"{inside}{scaler}", f"{inside}{use_amp}", f"{inside}{amp_dtype}")
 
 
 @dataclass(frozen=True)
@@ -117,88 +127,73 @@ class _Rewrite:
 
     Args:
         candidate: what was read.
-        parallel: whether DataParallel may run the network.
+        dtype: the precision that the user wants.
         name: the scaler's name.
         scaler, use_amp, amp_dtype: the new variables as the loop calls them.
     """
 
     candidate: Candidate
-    parallel: bool
+    dtype: str
     name: str
     scaler: str
     use_amp: str
     amp_dtype: str
 
-    # Spelling -------------------------------------------------------------------------------------------------
+    @property
+    def spelling(self) -> Spelling:
+        """How the loop's file writes it."""
+        return Spelling(self.candidate.facts, self.candidate.loop.node)
 
-    def torch(self, name: str) -> str:
-        """A name of torch as the loop's file writes it."""
-        return _torch(self.candidate.facts, self.candidate.loop.node, name)
-
-    def since(self, *version: int) -> bool:
-        """Whether every torch that the project allows is at least this new."""
-        oldest = self.candidate.facts.project.torch
-        return oldest is None or oldest >= version
+    @property
+    def scaled(self) -> bool:
+        """Whether there is a scaler: bfloat16 needs none."""
+        return self.dtype != "bfloat16"
 
     @property
     def only_float16(self) -> bool:
-        """Whether bfloat16 is out of reach: in DataParallel's threads, and before torch 1.10."""
-        return self.parallel or not self.since(1, 10)
+        """Whether it is float16 or nothing: by wish, in DataParallel's threads, and before torch 1.10."""
+        return self.dtype == "float16" or self.candidate.parallel or not self.spelling.has_bfloat16
 
     @property
     def header(self) -> str:
         """The ``with`` line of a region."""
-        if not self.since(1, 10):
-            return f"with {self.torch('cuda.amp.autocast')}(enabled={self.use_amp}):"
-        dtype = self.torch("float16") if self.only_float16 else self.amp_dtype
-        return f'with {self.torch("autocast")}("cuda", dtype={dtype}, enabled={self.use_amp}):'
+        dtype = self.amp_dtype if self.scaled else self.spelling.torch("bfloat16")
+        return self.spelling.autocast(self.spelling.torch("float16") if self.only_float16 else dtype, self.use_amp)
 
     def make(self, companion: Companion, enabled: str) -> str:
         """The statement that makes the scaler."""
-        made, facts = f"{companion.owner}{self.name}", companion.facts
-        if self.since(2, 3):
-            return f'{made} = {_torch(facts, companion.after, "amp.GradScaler")}("cuda", enabled={enabled})'
-        return f"{made} = {_torch(facts, companion.after, 'cuda.amp.GradScaler')}(enabled={enabled})"
-
-    def test(self, facts: Facts, at: ast.stmt, variable: str | None, flag: str | None) -> str:
-        """The test for CUDA, from the program's own variable where it can be read."""
-        if variable is not None:
-            device = variable if self.candidate.target.is_object else f"{_torch(facts, at, 'device')}({variable})"
-            return f'{device}.type == "cuda"'
-        return f"bool({flag})" if flag is not None else f"{_torch(facts, at, 'cuda.is_available')}()"
+        return f"{companion.owner}{self.name} = {Spelling(companion.facts, companion.after).scaler(enabled)}"
 
     def imports(self) -> Iterator[tuple[str, Edit]]:
         """Torch itself, where a file has only parts of it or none."""
         written = [(self.candidate.facts, self.candidate.loop.node), *((item.facts, item.after) for item in self.candidate.companions)]
         return ((facts.path, AddImport("torch")) for facts, at in written if facts.names.spell("torch", at) is None)
 
-    # What stands beside the optimizer -------------------------------------------------------------------------
-
     def set_up(self) -> Iterator[tuple[str, Edit]]:
         """The scaler and what goes with it, made behind the optimizer and handed on where the optimizer is."""
         home, loop, target = self.candidate.facts, self.candidate.loop, self.candidate.target
-        for companion in self.candidate.companions:
+        for companion in self.candidate.companions if self.scaled else ():
             facts, after = companion.facts, companion.after
-            test = self.test(facts, after, *(home.companions.text(item, companion) for item in (target.variable, target.flag)))
-            capability = f"{_torch(facts, after, 'cuda.get_device_capability')}()[0]"
+            there = Spelling(facts, after)
+            test = there.on_cuda(
+                *(home.companions.text(item, companion) for item in (target.variable, target.flag)), is_object=target.is_object
+            )
             if companion.passes:
-                code = self.make(companion, test if self.only_float16 else f"{test} and {capability} < 8")
+                code = self.make(companion, test if self.only_float16 else f"{test} and {there.capability} < 8")
                 yield from self.hand_on(companion)
             else:
-                chosen = "" if self.only_float16 else f" and {self.amp_dtype} is {self.torch('float16')}"
-                code = self.decided(test, f"{self.use_amp} and {capability} >= 8") + self.make(companion, self.use_amp + chosen)
+                chosen = "" if self.only_float16 else f" and {self.amp_dtype} is {self.spelling.torch('float16')}"
+                code = self.decided(test, f"{self.use_amp} and {there.capability} >= 8") + self.make(companion, self.use_amp + chosen)
             yield facts.path, InsertAfter(after, code)
-        if self.candidate.companions[0].passes:
-            here = (ast.unparse(item) if item is not None else None for item in (target.variable, target.flag))
-            code = self.decided(self.test(home, loop.node, *here), f"{self.use_amp} and not {self.scaler}.is_enabled()")
-            yield home.path, InsertBefore(loop.outermost, code)
+        if self.candidate.companions[0].passes or not self.scaled:
+            words = (ast.unparse(item) if item is not None else None for item in (target.variable, target.flag))
+            test = self.spelling.on_cuda(*words, is_object=target.is_object)
+            yield home.path, InsertBefore(loop.outermost, self.decided(test, f"{self.use_amp} and not {self.scaler}.is_enabled()"))
 
     def decided(self, test: str, bfloat16: str) -> str:
         """The statements that decide whether autocast is on and, where there is a choice, in which precision it computes."""
-        lines = f"{self.use_amp} = {test}\n"
-        if self.only_float16:
-            return lines
-        return f"{lines}{self.amp_dtype} = {self.torch('bfloat16')} if {bfloat16} else {self.torch('float16')}\n"
+        choice = "" if self.only_float16 or not self.scaled else f"{self.amp_dtype} = {self.spelling.choice(bfloat16)}\n"
+        return f"{self.use_amp} = {test}\n{choice}"
 
     def hand_on(self, companion: Companion) -> Iterator[tuple[str, Edit]]:
         """The scaler's way through the functions that the optimizer goes through."""
@@ -208,11 +203,9 @@ class _Rewrite:
             given = f"{companion.owner}{self.name}" if step is companion.passes[-1] else self.name
             yield from ((step.caller.path, SetArgument(call, self.name, given)) for call in step.calls)
 
-    # The loop -------------------------------------------------------------------------------------------------
-
     def regions(self) -> Iterator[Edit]:
         """Autocast around the forward pass, and a scaled loss behind it."""
-        update, forward, facts = self.candidate.update, self.candidate.forward, self.candidate.facts
+        forward, facts = self.candidate.forward, self.candidate.facts
         for first, last in forward.regions:
             yield Wrap(first, last, self.header)
         for item in forward.restored:
@@ -220,28 +213,31 @@ class _Rewrite:
                 yield InsertAfter(facts.tree.statement(item), f"{item.id} = {item.id}.float()")
             else:
                 yield Replace(item, "$half.float()", {"half": item})
-        if not forward.inline:
-            yield Replace(update.backward.func, f"{self.scaler}.scale($loss).backward", {"loss": update.loss})
-            return
-        name = facts.names.fresh("loss", "batch_loss")
-        given = ", ".join(facts.source.segment(item) for item in (*update.backward.args, *update.backward.keywords))
-        code = f"{self.header}\n    {name} = $loss\n{self.scaler}.scale({name}).backward({given})"
-        yield Replace(update.backward_statement, code, {"loss": update.loss})
+        for sent in self.candidate.update.sent:
+            if sent not in forward.inline:
+                if self.scaled:
+                    yield Replace(sent.call.func, f"{self.scaler}.scale($loss).backward", {"loss": sent.loss})
+                continue
+            name = facts.names.fresh("loss", "batch_loss")
+            given = ", ".join(facts.source.segment(item) for item in (*sent.call.args, *sent.call.keywords))
+            loss = f"{self.scaler}.scale({name})" if self.scaled else name
+            code = f"{self.header}\n    {name} = $loss\n{loss}.backward({given})"
+            yield Replace(sent.statement, code, {"loss": sent.loss})
 
     def steps(self) -> Iterator[Edit]:
-        """The scaler's own calls: true gradients before they are read, then its step and update."""
+        """The scaler's own calls: true gradients before they are read, then its steps and its look at how they went."""
         update, facts = self.candidate.update, self.candidate.facts
-        if update.reader is not None:
-            yield InsertBefore(update.reader, f"{self.scaler}.unscale_({facts.source.segment(update.optimizer)})")
-        yield Replace(update.step, f"{self.scaler}.step($optimizer)", {"optimizer": update.optimizer})
-        if update.counted is None:
-            yield InsertAfter(update.step_statement, f"{self.scaler}.update()")
-            return
+        for step in update.steps:
+            if step.reader is not None:
+                yield InsertBefore(step.reader, f"{self.scaler}.unscale_({facts.source.segment(step.optimizer)})")
+            yield Replace(step.call, f"{self.scaler}.step($optimizer)", {"optimizer": step.optimizer})
+        watched = {closing for _, closing in update.counted}
         scale = facts.names.fresh("scale", "loss_scale")
-        yield InsertAfter(update.step_statement, f"{scale} = {self.scaler}.get_scale()\n{self.scaler}.update()")
-        yield Wrap(update.counted, update.counted, f"if {self.scaler}.get_scale() >= {scale}:")
-
-    # Checkpoints and words ------------------------------------------------------------------------------------
+        for closing in update.closing:
+            before = f"{scale} = {self.scaler}.get_scale()\n" if closing in watched else ""
+            yield InsertAfter(closing, f"{before}{self.scaler}.update()")
+        for moved, _ in update.counted:
+            yield Wrap(moved, moved, f"if {self.scaler}.get_scale() >= {scale}:")
 
     def checkpoints(self, companion: Companion) -> Iterator[tuple[str, Edit]]:
         """The scaler's state beside the optimizer's, in dictionaries that are saved and loaded where it can be read."""
@@ -258,13 +254,17 @@ class _Rewrite:
     def notes(self, saved: bool) -> Iterator[str]:
         """What the user must read before merging."""
         yield _DISABLE.replace("use_amp", self.use_amp)
-        if self.parallel:
+        if self.candidate.parallel:
             yield _PARALLEL
         if any(self.candidate.facts.regions.under(first, ("torch.set_grad_enabled",)) for first, _ in self.candidate.forward.regions):
             yield _EVALUATION
-        if self.candidate.loop.scheduler_steps and self.candidate.update.counted is None:
+        if self.scaled and self.candidate.loop.scheduler_steps and not self.candidate.update.counted:
             yield _SCHEDULE
-        if not saved and any(companion.facts.states.are_kept(companion.variable) for companion in self.candidate.companions):
+        if (
+            self.scaled
+            and not saved
+            and any(companion.facts.states.are_kept(companion.variable) for companion in self.candidate.companions)
+        ):
             yield _UNSAVED
 
 
@@ -275,4 +275,5 @@ TRANSFORM = Transform.from_module(
     literals=(b"backward",),
     find=find,
     since="1.6",
+    options=Options,
 )

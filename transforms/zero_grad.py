@@ -177,9 +177,9 @@ def _all_get_gradients(facts: Facts, node: ast.AST) -> bool:
     """Whether each parameter surely gets a gradient between this clearing and the next step of its optimizer."""
     loop = facts.loops.around(node)
     update = facts.updates.of(loop) if loop is not None else None
-    if loop is None or not isinstance(update, Update) or len(update.optimizers) != 1 or facts.clearing.freezes:
+    if loop is None or not isinstance(update, Update) or facts.clearing.freezes:
         return False
-    if not facts.graphs.surely_carries(update.loss):
+    if not len(update.sent) == len(update.steps) == len(update.optimizers) == 1 or not facts.graphs.surely_carries(update.sent[0].loss):
         return False
     there, given = update.optimizers[0].value.facts, argument(update.optimizers[0].call, "params", 0)
     source = receiver(given) if isinstance(given, ast.Call) and not given.args and last_name(given.func) == "parameters" else None

@@ -173,11 +173,8 @@ if i % 2 == 1:
 @pytest.mark.parametrize(
     ("code", "step"),
     [
-        pytest.param(
-            "several-losses", STEP.replace("loss.backward()", "loss.backward(retain_graph=True)\nloss.backward()"), id="two losses"
-        ),
-        pytest.param("several-steps", STEP + "optimizer.step()\n", id="two steps"),
-        pytest.param("several-optimizers", STEP + "other.step()\nother.zero_grad()\n", id="two optimizers"),
+        pytest.param("gradients-kept", STEP + "optimizer.step()\n", id="two steps with one loss"),
+        pytest.param("optimizer-not-seen", STEP + "other.step()\nother.zero_grad()\n", id="an optimizer out of sight beside it"),
         pytest.param("closure", STEP.replace("optimizer.step()", "optimizer.step(closure)"), id="a closure by position"),
         pytest.param("closure", STEP.replace("optimizer.step()", "optimizer.step(closure=closure)"), id="a closure by name"),
         pytest.param("closure", STEP.replace("optimizer.step()", "value = optimizer.step()"), id="a step with a result"),
@@ -1038,6 +1035,37 @@ for x, y in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
+
+
+def test_bfloat16_by_wish_has_no_scaler() -> None:
+    """Nothing is scaled, and the precision stands in the region."""
+    result = run_transform(RULE, program(CLIPPED), dtype="bfloat16")
+    after = result.after.decode()
+    assert 'with torch.autocast("cuda", dtype=torch.bfloat16, enabled=use_amp):' in after
+    assert 'use_amp = device.type == "cuda"\nfor i,' in after
+    assert "scal" not in after
+    assert "amp_dtype" not in after
+    assert not any("scaler" in words for note in result.notes for words in note.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "torch"),
+    [
+        pytest.param(program(model="nn.DataParallel(Net()).to(device)"), None, id="under DataParallel"),
+        pytest.param(program(), (1, 8), id="before torch 1.10"),
+    ],
+)
+def test_bfloat16_by_wish_is_held_where_it_cannot_be_had(text: str, torch: tuple[int, int] | None) -> None:
+    """It would quietly be float16."""
+    check_held(RULE, text, "no-bfloat16", torch=torch, dtype="bfloat16")
+
+
+def test_float16_by_wish_always_has_its_scaler() -> None:
+    """Whatever the GPU could do."""
+    after = run_transform(RULE, program(), dtype="float16").after.decode()
+    assert 'with torch.autocast("cuda", dtype=torch.float16, enabled=use_amp):' in after
+    assert 'scaler = torch.amp.GradScaler("cuda", enabled=use_amp)' in after
+    assert "bfloat16" not in after
 
 
 def test_names_of_torch_are_spelled_as_the_file_spells_them() -> None:

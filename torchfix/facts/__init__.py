@@ -60,6 +60,7 @@ from torchfix.facts.tensors.tensors import Tensors
 from torchfix.facts.training.autograd import Autograd
 from torchfix.facts.training.clearing import Clearing
 from torchfix.facts.training.companions import Companions
+from torchfix.facts.training.cycles import Cycles
 from torchfix.facts.training.evaluations import Evaluations
 from torchfix.facts.training.gradient_needs import GradientNeeds
 from torchfix.facts.training.gradients import Gradients
@@ -266,6 +267,11 @@ class Facts:
     def companions(self) -> Companions:
         """Where companions of objects can be made."""
         return Companions(self)
+
+    @cached_property
+    def cycles(self) -> Cycles:
+        """How the gradients of training loops come and go."""
+        return Cycles(self)
 
     @cached_property
     def updates(self) -> Updates:

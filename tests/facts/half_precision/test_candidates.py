@@ -23,7 +23,7 @@ for x in batches:
 def test_a_plain_loop_is_a_candidate_with_all_of_its_parts() -> None:
     """Every part is known."""
     facts = facts_of(LOOP)
-    ((node, found),) = facts.candidates.all()
+    ((node, found),) = facts.candidates.all
     assert isinstance(found, Candidate)
     assert found.loop.node is node
     assert found.companions[0].after.lineno == 5
@@ -31,14 +31,14 @@ def test_a_plain_loop_is_a_candidate_with_all_of_its_parts() -> None:
 
 def test_loops_on_the_host_and_scaled_loops_are_none() -> None:
     """They have nothing to gain."""
-    assert list(facts_of(LOOP.replace(".cuda()", "")).candidates.all()) == []
-    assert list(facts_of(LOOP.replace("loss.backward", "scaler.scale(loss).backward")).candidates.all()) == []
+    assert list(facts_of(LOOP.replace(".cuda()", "")).candidates.all) == []
+    assert list(facts_of(LOOP.replace("loss.backward", "scaler.scale(loss).backward")).candidates.all) == []
 
 
 def test_a_loop_that_trains_through_a_function_is_one_with_a_reason() -> None:
     """It is seen, and left."""
     text = LOOP.replace("for x in batches:\n", "\n\ndef learn(x):\n") + "\n\nfor x in batches:\n    learn(x)\n"
-    ((node, found),) = facts_of(text).candidates.all()
+    ((node, found),) = facts_of(text).candidates.all
     assert isinstance(found, Obstacle)
     assert found.code == "backward-elsewhere"
     assert node.lineno == 15
@@ -50,13 +50,13 @@ def test_a_new_name_is_free_in_every_file_through_which_the_optimizer_comes() ->
     text = f"scaler = 1\n\n\ndef fit(model, optimizer, batches):\n    {loop}"
     main = LOOP[: LOOP.index("for x")] + "from train import fit\n\ngrad_scaler = 1\nfit(model, optimizer, batches)\n"
     facts = facts_of(text, modules={"main.py": main, "other.py": "amp_scaler = 1\n"})
-    ((_, found),) = facts.candidates.all()
+    ((_, found),) = facts.candidates.all
     assert isinstance(found, Candidate)
     assert [item.path for item in found.files] == ["train.py", "main.py"]
     assert found.fresh("scaler", "grad_scaler", "amp_scaler") == "amp_scaler"
     assert found.fresh("scaler", "grad_scaler") == "grad_scaler_2"
     attribute = LOOP.replace("optimizer", "self.optimizer").replace("\n", "\n        ")
     text = f"class T:\n    def run(self):\n        self.scaler = 1\n        {attribute}".rstrip() + "\n"
-    ((_, owned),) = facts_of(text).candidates.all()
+    ((_, owned),) = facts_of(text).candidates.all
     assert isinstance(owned, Candidate), owned
     assert owned.fresh("scaler", "grad_scaler") == "grad_scaler"

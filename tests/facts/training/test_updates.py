@@ -50,11 +50,13 @@ def read(body: str) -> Update:
 def test_the_loss_is_what_goes_backward_and_the_optimizer_is_what_steps() -> None:
     """Whatever they are called."""
     found = read("cost = model(x).sum()\n(cost / 2).backward()\noptimizer.step()\noptimizer.zero_grad()")
-    assert ast.unparse(found.loss) == "cost / 2"
-    assert ast.unparse(found.optimizer) == "optimizer"
+    (sent,), (step,) = found.sent, found.steps
+    assert ast.unparse(sent.loss) == "cost / 2"
+    assert ast.unparse(step.optimizer) == "optimizer"
     assert [item.kind for item in found.optimizers] == ["torch.optim.SGD"]
-    assert found.reader is None
-    assert found.counted is None
+    assert found.closing == (step.statement,)
+    assert step.reader is None
+    assert not found.counted
 
 
 @pytest.mark.parametrize(
@@ -75,16 +77,18 @@ def test_the_loss_is_what_goes_backward_and_the_optimizer_is_what_steps() -> Non
 def test_the_first_reader_is_a_statement_beside_the_step(between: str, reader: str | None) -> None:
     """The place where gradients must have their true size."""
     found = read(f"loss = model(x).sum()\nloss.backward()\n{between}\noptimizer.step()\noptimizer.zero_grad()")
-    text = ast.unparse(found.reader) if found.reader is not None else None
+    first = found.steps[0].reader
+    text = ast.unparse(first) if first is not None else None
     assert text is None if reader is None else text is not None and text.startswith(reader)
 
 
 def test_a_schedule_that_counts_its_steps_is_told() -> None:
     """When it moves behind the step, in the same block."""
     found = read("model(x).sum().backward()\noptimizer.step()\noptimizer.zero_grad()\nschedule.step()")
-    assert found.counted is not None
-    assert ast.unparse(found.counted) == "schedule.step()"
-    assert read("schedule.step()\nmodel(x).sum().backward()\noptimizer.step()\noptimizer.zero_grad()").counted is None
+    ((moved, closing),) = found.counted
+    assert ast.unparse(moved) == "schedule.step()"
+    assert closing is found.steps[0].statement
+    assert not read("schedule.step()\nmodel(x).sum().backward()\noptimizer.step()\noptimizer.zero_grad()").counted
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ def test_a_backward_pass_before_each_step_is_enough(body: str) -> None:
             "conditional-backward", "if good:\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()", id="under a condition"
         ),
         pytest.param("conditional-backward", "optimizer.step()\nloss.backward()\noptimizer.zero_grad()", id="behind the step"),
-        pytest.param("several-losses", "a.backward()\nb.backward()\noptimizer.step()\noptimizer.zero_grad()", id="two losses"),
+        pytest.param("gradients-kept", "a.backward()\noptimizer.step()\nb.backward()", id="a loss for the next step"),
         pytest.param("double-backward", "loss.backward(create_graph=True)\noptimizer.step()\noptimizer.zero_grad()", id="second order"),
         pytest.param(
             "gradients-out-of-sight", "loss.backward()\ntools.fix(model)\noptimizer.step()\noptimizer.zero_grad()", id="out of sight"

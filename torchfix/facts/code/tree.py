@@ -242,6 +242,16 @@ def _below(node: ast.AST, closed: tuple[type[ast.AST], ...]) -> tuple[ast.AST, .
     return tuple(found)
 
 
+def child_blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """The blocks of a compound statement in text order, those of ``except`` and ``case`` among them; none of a function or class."""
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        return []
+    found: list[list[ast.stmt]] = []
+    for owner in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        found += [block for name in _BLOCKS if isinstance(block := getattr(owner, name, None), list) and block]
+    return sorted((block for block in found if isinstance(block[0], ast.stmt)), key=lambda block: block[0].lineno)
+
+
 def statements_here(block: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a block and of the blocks in it, in text order, without nested functions and classes."""
     for statement in block:

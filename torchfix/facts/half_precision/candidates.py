@@ -6,10 +6,12 @@ import ast
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.tree import LoopNode
 from torchfix.facts.half_precision.forwards import Forward
+from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.targets import Target
@@ -39,7 +41,7 @@ class Candidate:
         facts: the file.
         loop: the training loop.
         target: where it runs.
-        update: what is sent backward and what steps.
+        update: what goes backward and what steps.
         forward: what can run under autocast.
         companions: where a scaler can be made beside the optimizer, for each optimizer that the loop may be given.
     """
@@ -50,6 +52,18 @@ class Candidate:
     update: Update
     forward: Forward
     companions: tuple[Companion, ...]
+
+    @property
+    def parallel(self) -> bool:
+        """Whether DataParallel may run the network."""
+        return any("DataParallel" in network.wrappers for network in self.forward.networks)
+
+    def in_precision(self, dtype: str) -> Candidate | Obstacle:
+        """The same loop, or why it cannot be computed in that precision (``auto``, ``bfloat16``, ``float16``)."""
+        if dtype != "bfloat16" or not (self.parallel or not Spelling(self.facts, self.loop.node).has_bfloat16):
+            return self
+        why = "DataParallel's threads compute in float16" if self.parallel else "the project allows torch before 1.10"
+        return Obstacle("no-bfloat16", f"{why}, and bfloat16 is asked for", 'set the option dtype to "float16" or "auto"')
 
     @property
     def files(self) -> tuple[Facts, ...]:
@@ -75,8 +89,12 @@ class Candidates:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def all(self) -> Iterator[tuple[LoopNode, Candidate | Obstacle]]:
+    @cached_property
+    def all(self) -> tuple[tuple[LoopNode, Candidate | Obstacle], ...]:
         """The loops that train on CUDA in full precision, each with what was proved or what could not be."""
+        return tuple(self._found())
+
+    def _found(self) -> Iterator[tuple[LoopNode, Candidate | Obstacle]]:
         facts = self._facts
         for loop in facts.loops.training:
             target = facts.targets.around(loop.node)
@@ -103,10 +121,15 @@ class Candidates:
         forward = facts.forwards.of(update)
         if isinstance(forward, Obstacle):
             return forward
-        statement = update.backward_statement
-        if forward.inline and not (isinstance(statement, ast.Expr) and statement.value is update.backward):
+        if any(not (isinstance(item.statement, ast.Expr) and item.statement.value is item.call) for item in forward.inline):
             return Obstacle("backward-form", "the backward pass is part of a larger statement", "write it as a statement of its own")
-        companions = facts.companions.of(update.optimizer)
+        companions = self._companions(update)
         if isinstance(companions, Obstacle):
             return companions
         return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companions)
+
+    def _companions(self, update: Update) -> tuple[Companion, ...] | Obstacle:
+        """Where the one scaler can be made: beside the optimizer that is made last, as this loop's file tells it."""
+        found = [self._facts.companions.of(step.optimizer) for step in update.steps]
+        made = [item for item in found if not isinstance(item, Obstacle)]
+        return max(made, key=lambda item: item[0].after.lineno) if made else found[0]

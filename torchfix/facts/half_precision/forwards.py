@@ -11,14 +11,14 @@ from torchfix.facts.code.calls import has_stars, receiver
 from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Bound, parameters
-from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, Function, child_blocks, dotted, last_name, walk, walk_here
 from torchfix.facts.code.values import passed
 from torchfix.facts.half_precision.autocast import LOSS_FUNCTIONS, is_operation
 from torchfix.facts.half_precision.precision import FULL, MUTATORS, Reader, Reading
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.models import WRAPPERS, Network
 from torchfix.facts.training.regions import NO_GRAD
-from torchfix.facts.training.updates import Update, called
+from torchfix.facts.training.updates import Sent, Update, called
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -33,23 +33,23 @@ class Forward:
             in one.
         restored: what must be converted back to float32: calls by their results, and names behind the statement that
             unpacks a result into them.
-        inline: whether the loss is computed in the backward statement itself, and belongs under autocast too.
+        inline: the backward passes whose loss is computed in their own statement, and belongs under autocast too.
         networks: the networks that run.
     """
 
     regions: tuple[tuple[ast.stmt, ast.stmt], ...]
     restored: tuple[ast.Call | ast.Name, ...]
-    inline: bool
+    inline: tuple[Sent, ...]
     networks: tuple[Network, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Feeding:
-    """What a loss is computed from, inside one loop.
+    """What losses are computed from, inside one loop.
 
     Args:
-        statements: the statements of the loop that give it its value, directly or through others.
-        expressions: what they compute it from, the loss itself among them.
+        statements: the statements of the loop that give them their values, directly or through others.
+        expressions: what they compute them from, the losses themselves among them.
     """
 
     statements: frozenset[ast.stmt]
@@ -77,10 +77,10 @@ class Forwards:
         return split.unsafe_loss() or split.obstacle() or split.forward()
 
     def feeding(self, update: Update) -> Feeding:
-        """Everything in the loop that the loss is computed from."""
+        """Everything in the loop that its losses are computed from."""
         loop = update.loop.node
         statements: dict[ast.stmt, None] = {}
-        expressions: list[ast.expr] = [update.loss]
+        expressions: list[ast.expr] = [item.loss for item in update.sent]
         for expression in expressions:  # grows while it is read
             for node in walk_here(expression):
                 for statement in self._givers(node, loop):
@@ -151,11 +151,11 @@ class _Split:
     update: Update
     feeding: Feeding
     runs: list[ast.Call]
-    block: list[ast.stmt] = field(default_factory=list)
-    chosen: list[int] = field(default_factory=list)
-    quiet: set[int] = field(default_factory=set)
+    blocks: list[list[ast.stmt]] = field(default_factory=list)
+    chosen: list[ast.stmt] = field(default_factory=list)
+    quiet: set[ast.stmt] = field(default_factory=set)
     derived: set[str] = field(default_factory=set)
-    inline: bool = False
+    inline: list[Sent] = field(default_factory=list)
 
     def unsafe_loss(self) -> Obstacle | None:
         """Torch's BCELoss, in the loop or in a loss of the project: it may not see half-precision probabilities."""
@@ -174,29 +174,51 @@ class _Split:
     def obstacle(self) -> Obstacle | None:
         """Choose the statements that run under autocast; gives what stands in the way."""
         tree = self.facts.tree
-        involved = [tree.statement(call) for call in self.runs] + [self.update.backward_statement]
-        self.block = _common_block(self.facts, self.update.loop.node, involved)
-        end = self._index(self.update.backward_statement)
-        places = [self._index(tree.statement(call)) for call in self.runs]
-        self.inline = any(tree.is_within(call, self.update.loss) for call in self.runs)
-        if any(place > end or (place == end and not self.inline) for place in places):
+        pieces = list(self._pieces(self.update.loop.node.body))
+        ends = {item.statement for item in self.update.sent}
+        running = {piece for piece in pieces for call in self.runs if tree.is_within(call, piece)}
+        apart = [call for call in self.runs if not any(tree.is_within(call, piece) for piece in running)]
+        last = max(pieces.index(item) for item in ends)
+        if apart or any(pieces.index(piece) > last for piece in running) or running & ends - {item.statement for item in self._sent_runs()}:
             return Obstacle("interleaved", "forward and backward passes alternate in this loop", "give each loss its own region by hand")
         reader = Reader(self.facts)
-        for index in range(min(places), end):
-            found = self._choose(reader, index, index in places)
+        for piece in pieces[min(pieces.index(piece) for piece in running) : last + 1]:
+            sent = [item for item in self.update.sent if item.statement is piece]
+            found = self._send(reader, sent[0]) if sent else self._choose(reader, piece, piece in running)
             if found is not None:
                 return found
-        outside, inside = reader.copy(), reader.copy(inside=True)
-        outside.value(self.update.loss)
-        inside.value(self.update.loss)
-        if self.inline and inside.opaque:
-            return _unknown_loss(inside.opaque[0])
-        self.inline = self.inline or (bool(outside.wanted) and not inside.opaque)
         return None
 
-    def _choose(self, reader: Reader, index: int, runs: bool) -> Obstacle | None:
-        """Whether one statement of the block belongs under autocast: it runs a network, or torch computes the loss there."""
-        statement = self.block[index]
+    def _pieces(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
+        """The statements of a block in text order; those that hold a backward pass, a step or a clearing are taken apart."""
+        self.blocks.append(block)
+        loop, tree = self.update.loop, self.facts.tree
+        apart = (*loop.backwards, *loop.steps, *loop.zero_grads, *loop.scheduler_steps)
+        for statement in block:
+            inner = [item for item in child_blocks(statement) if any(tree.is_within(call, part) for call in apart for part in item)]
+            if not inner:
+                yield statement
+            for item in child_blocks(statement) if inner else ():
+                yield from self._pieces(item)
+
+    def _sent_runs(self) -> list[Sent]:
+        """The backward passes whose loss runs a network where it is sent."""
+        return [item for item in self.update.sent if any(self.facts.tree.is_within(call, item.loss) for call in self.runs)]
+
+    def _send(self, reader: Reader, sent: Sent) -> Obstacle | None:
+        """Whether a loss is computed where it is sent, and belongs under autocast with that."""
+        outside, inside = reader.copy(), reader.copy(inside=True)
+        outside.value(sent.loss)
+        inside.value(sent.loss)
+        runs = sent in self._sent_runs()
+        if runs and inside.opaque:
+            return _unknown_loss(inside.opaque[0])
+        if runs or (outside.wanted and not inside.opaque):
+            self.inline.append(sent)
+        return None
+
+    def _choose(self, reader: Reader, statement: ast.stmt, runs: bool) -> Obstacle | None:
+        """Whether one statement belongs under autocast: it runs a network, or torch computes the loss there."""
         trial = reader.copy(inside=True)
         trial.statement(statement)
         foreign = self._foreign(statement, trial)
@@ -204,12 +226,12 @@ class _Split:
             return _unknown_loss(foreign)
         known = self._is_known(statement) and not trial.wanted and not self._by_hand(trial, reader)
         if runs or (known and self._feeds(statement) and self._needs_autocast(statement, reader)):
-            self.chosen.append(index)
+            self.chosen.append(statement)
             self.derived |= {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
             reader.values = trial.values
             return None
         if known and not isinstance(statement, (ast.Return, ast.Break, ast.Continue)):
-            self.quiet.add(index)
+            self.quiet.add(statement)
         reader.statement(statement)
         return None
 
@@ -275,9 +297,6 @@ class _Split:
         networks = self.facts.models.of(call.func)
         return bool(networks) and all((network.library or "").startswith("torch.nn.") for network in networks or ())
 
-    def _index(self, statement: ast.stmt) -> int:
-        return next(index for index, item in enumerate(self.block) if self.facts.tree.is_within(statement, item))
-
     # The stretches --------------------------------------------------------------------------------------------
 
     def forward(self) -> Forward | Obstacle:
@@ -286,34 +305,31 @@ class _Split:
             stretches = self._stretches()
             if isinstance(stretches, Obstacle):
                 return stretches
-            statements = [self.block[index] for first, last in stretches for index in range(first, last + 1)]
+            statements = [item for stretch in stretches for item in stretch]
             read = self._read(frozenset(statements))
             if isinstance(read, Obstacle):
                 return read
             reader, restored = read
-            chosen, inline = self._needed(stretches, reader), self.inline and self._touches(self.update.loss, reader)
+            chosen, inline = self._needed(stretches, reader), [item for item in self.inline if self._touches(item.loss, reader)]
             if chosen == self.chosen and inline == self.inline:
                 break
             self.chosen, self.inline = chosen, inline
-        code = [*statements, *([self.update.backward_statement] if self.inline else [])]
+        code = [*statements, *(item.statement for item in self.inline)]
         networks = tuple(dict.fromkeys(network for call in self._runs_in(code) for network in self.facts.models.run_by(call) or ()))
         obstacle = self._hazard(code, networks)
         if obstacle is not None:
             return obstacle
-        regions = tuple((self.block[first], self.block[last]) for first, last in stretches)
-        return Forward(regions, restored, self.inline, networks)
+        return Forward(tuple((stretch[0], stretch[-1]) for stretch in stretches), restored, tuple(self.inline), networks)
 
-    def _needed(self, stretches: list[tuple[int, int]], reader: Reader) -> list[int]:
+    def _needed(self, stretches: list[list[ast.stmt]], reader: Reader) -> list[ast.stmt]:
         """The chosen statements that still need autocast, now that some results are converted back.
 
         Those that run a network or work on half precision do; one that only computes torch's loss may stay beside them.
         """
-        touched = {index for index in self.chosen if self._touches(self.block[index], reader)}
-        beside = {index for first, last in stretches if touched & set(range(first, last + 1)) for index in range(first, last + 1)}
-        losses = {
-            index for index in self.chosen if any(self._is_loss(node) for node in walk(self.block[index]) if isinstance(node, ast.Call))
-        }
-        return [index for index in self.chosen if index in touched or index in beside & losses]
+        touched = {item for item in self.chosen if self._touches(item, reader)}
+        beside = {item for stretch in stretches if touched & set(stretch) for item in stretch}
+        losses = {item for item in self.chosen if any(self._is_loss(node) for node in walk(item) if isinstance(node, ast.Call))}
+        return [item for item in self.chosen if item in touched or item in beside & losses]
 
     def _touches(self, node: ast.AST, reader: Reader) -> bool:
         """Whether a node runs one of the networks or reads half precision."""
@@ -323,28 +339,38 @@ class _Split:
         for statement in statements:
             yield from (node for node in walk(statement) if isinstance(node, ast.Call) and self.facts.models.run_by(node))
 
-    def _stretches(self) -> list[tuple[int, int]] | Obstacle:
+    def _stretches(self) -> list[list[ast.stmt]] | Obstacle:
         """The chosen statements joined across quiet ones; a pass without gradients stands alone when it shares weights."""
+        alone = self._alone()
+        if isinstance(alone, Obstacle):
+            return alone
+        found: list[list[ast.stmt]] = []
+        for block in self.blocks:
+            current: list[ast.stmt] = []  # a stretch, with the quiet statements behind it
+            for statement in block:
+                if statement in self.chosen:
+                    current = [*current, statement] if current and statement not in alone else [statement]
+                    found = [*found[:-1], current] if len(current) > 1 else [*found, current]
+                    current = [] if statement in alone else current
+                elif current:
+                    current = [*current, statement] if statement in self.quiet else []
+        return sorted(found, key=lambda stretch: stretch[0].lineno)
+
+    def _alone(self) -> set[ast.stmt] | Obstacle:
+        """The chosen statements that run without gradients a network that also runs with them: they share no region (its weight cache)."""
         alone = set()
         for call in self.runs:
             if self.facts.regions.under(call, NO_GRAD) and self._shares_weights(call):
-                index = self._index(self.facts.tree.statement(call))
-                inner = [other for other in self.runs if self.facts.tree.is_within(other, self.block[index])]
+                holding = next((item for item in self.chosen if self.facts.tree.is_within(call, item)), None)
+                inner = [other for other in self.runs if holding is not None and self.facts.tree.is_within(other, holding)]
                 if any(not self.facts.regions.under(other, NO_GRAD) for other in inner):
                     return Obstacle(
                         "no-grad-pass",
                         "one network runs with and without gradients in the same statement",
                         "write the pass without gradients as a statement of its own",
                     )
-                alone.add(index)
-        found: list[tuple[int, int]] = []
-        for index in self.chosen:
-            joined = found and all(between in self.quiet for between in range(found[-1][1] + 1, index))
-            if found and joined and index not in alone and found[-1][1] not in alone:
-                found[-1] = (found[-1][0], index)
-            else:
-                found.append((index, index))
-        return found
+                alone |= {holding} if holding is not None else set()
+        return alone
 
     def _shares_weights(self, call: ast.Call) -> bool:
         """Whether a network that runs without gradients also runs with them in this loop."""
@@ -380,7 +406,8 @@ class _Split:
         """The loop read, and the results that must be float32 again: more are converted until nothing is wanted."""
         restored: frozenset[ast.expr] = frozenset()
         while True:
-            reader = Reader(self.facts, regions, restored, sent=self.update.loss, inline=self.inline)
+            sent, inline = (frozenset(item.loss for item in items) for items in (self.update.sent, self.inline))
+            reader = Reader(self.facts, regions, restored, sent=sent, inline=inline)
             for _ in range(2):  # what one iteration leaves, the next one finds
                 reader.block(self.update.loop.node.body)
             self._read_afterwards(reader)
@@ -504,29 +531,6 @@ def takes_tensor(facts: Facts, call: ast.Call) -> bool:
     listed = ("cat", "stack", "concat", "hstack", "vstack", "to", "data")
     operation = meaning in (f"torch.{name}", f"torch.nn.functional.{name}") and is_operation(name) and name not in listed
     return operation or facts.models.is_loss(call.func)
-
-
-def _common_block(facts: Facts, loop: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt]:
-    """The innermost block of a loop in which all of these statements stand, themselves or inside others."""
-    chains = []
-    for statement in statements:
-        chain: list[list[ast.stmt]] = []
-        current = statement
-        while current is not loop:
-            owner, block, _ = facts.tree.place(current)
-            chain.insert(0, block)
-            while not isinstance(owner, (ast.stmt, ast.Module)):
-                owner = facts.tree.parent(owner) or facts.tree.module
-            if isinstance(owner, (ast.Module, *FUNCTIONS)):
-                break
-            current = owner
-        chains.append(chain)
-    common = chains[0][0]
-    for blocks in zip(*chains):
-        if any(block is not blocks[0] for block in blocks):
-            break
-        common = blocks[0]
-    return common
 
 
 def _read_names(statement: ast.stmt) -> set[str]:

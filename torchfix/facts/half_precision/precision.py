@@ -171,8 +171,8 @@ class Reader:
         restored: the expressions whose result is converted back to float32.
         depth: how many calls this reading is inside of.
         inside: whether what is read now runs under autocast.
-        sent: the loss, which must be float32 when it is sent backward.
-        inline: whether the loss is computed under autocast where it is sent.
+        sent: the losses, which must be float32 when they are sent backward.
+        inline: those of them that are computed under autocast where they are sent.
         values: what each name holds.
         made: what is known of each expression that may give half precision.
         wanted: those of them that must be converted back.
@@ -187,8 +187,8 @@ class Reader:
     restored: frozenset[ast.expr] = frozenset()
     depth: int = 0
     inside: bool = False
-    sent: ast.expr | None = None
-    inline: bool = False
+    sent: frozenset[ast.expr] = frozenset()
+    inline: frozenset[ast.expr] = frozenset()
     values: dict[str, Reading] = field(default_factory=dict)
     made: dict[ast.expr, Reading] = field(default_factory=dict)
     wanted: set[ast.expr] = field(default_factory=set)
@@ -330,8 +330,8 @@ class Reader:
     def value(self, node: ast.expr) -> Reading:
         """What is known of an expression's value."""
         before = self.inside
-        if node is self.sent:
-            self.inside = before or self.inline
+        if node in self.inline:
+            self.inside = True
         reading = self._value(node)
         self.inside = before
         if node in reading.sources:
@@ -340,7 +340,7 @@ class Reader:
             self.low.add(node)
         if node in self.restored:
             return FULL_TENSOR
-        if node is self.sent:
+        if node in self.sent:
             self.want(reading, node)
         return reading
 

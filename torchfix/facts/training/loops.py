@@ -33,7 +33,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """One training loop: the innermost loop in which something goes backward and something steps.
+    """One training loop: the innermost loop in which something goes backward and something steps, with the loops that train in it.
 
     Args:
         facts: the file.
@@ -91,13 +91,19 @@ class Loops:
     @cached_property
     def training(self) -> tuple[Loop, ...]:
         """The training loops of the file, in text order."""
-        candidates = {node: loop for node in self._facts.tree.loops if (loop := self._training(node))}
-        innermost = [
-            loop
-            for node, loop in candidates.items()
-            if not any(other is not node and self._facts.tree.is_within(other, node) for other in candidates)
-        ]
-        return tuple(innermost)
+        candidates = [loop for node in self._facts.tree.loops if (loop := self._training(node))]
+        whole: list[Loop] = []
+        for loop in candidates:  # an outer loop comes before the loops in it
+            within = [other for other in candidates if other is not loop and self._facts.tree.is_within(other.node, loop.node)]
+            held = any(self._facts.tree.is_within(loop.node, other.node) for other in whole)
+            if not held and (not within or self._trains_beside(loop, within)):
+                whole.append(loop)
+        return tuple(whole)
+
+    def _trains_beside(self, loop: Loop, within: list[Loop]) -> bool:
+        """Whether a loop also sends backward and steps outside of the training loops in it: a critic's steps, then the generator's."""
+        inside = {call for other in within for call in (*other.backwards, *other.steps)}
+        return not inside >= set(loop.backwards) and not inside >= set(loop.steps)
 
     def _training(self, node: LoopNode) -> Loop | None:
         calls = [

@@ -12,16 +12,53 @@ from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here
 from torchfix.facts.half_precision.hazards import GRADIENT_HOOKS
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.cycles import LEAVING, Cycle
 from torchfix.facts.training.optimizers import Optimizer
+from torchfix.facts.training.owners import parameter_expressions, parameter_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
     from torchfix.facts.training.loops import Loop
 
 CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm")
-# What leaves an iteration before its step.
-_LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise, ast.Assert)
+# A step's call, what it is called on, and every way in which that optimizer may have been made.
+_Made = tuple[ast.Call, ast.expr, tuple[Optimizer, ...]]
 _DEPTH = 3  # functions followed into one another in search of gradient reads
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """One backward pass.
+
+    Args:
+        call: the ``.backward()`` call.
+        loss: what it is called on.
+        statement: the statement that it stands in.
+    """
+
+    call: ast.Call
+    loss: ast.expr
+    statement: ast.stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Stepped:
+    """One step of an optimizer.
+
+    Args:
+        call: the ``.step()`` call, a statement of its own.
+        optimizer: what it is called on.
+        optimizers: every way in which that optimizer may have been made.
+        statement: the statement that it is.
+        reader: the statement in the step's block before which its gradients must have their true size, None where
+            nothing reads them.
+    """
+
+    call: ast.Call
+    optimizer: ast.expr
+    optimizers: tuple[Optimizer, ...]
+    statement: ast.stmt
+    reader: ast.stmt | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,34 +67,24 @@ class Update:
 
     Args:
         loop: the training loop.
-        backward: the one ``.backward()`` call.
-        loss: what it is called on.
-        step: the one ``.step()`` call, a statement of its own.
-        optimizer: what it is called on.
-        optimizers: every way in which that optimizer may have been made.
-        reader: the statement in the step's block before which gradients must have their true size, None where
-            nothing reads them.
-        counted: the statement behind the step, in its block, that moves a schedule made for an exact number of steps.
+        sent: what goes backward, in text order.
+        steps: what steps, in text order.
+        closing: the statements behind which the gradients of every step before are done with, so that a scaler may
+            look at how it went and choose its next scale.
+        counted: the statements behind a closing one, in its block, that move a schedule made for an exact number of
+            steps, each with that closing statement.
     """
 
     loop: Loop
-    backward: ast.Call
-    loss: ast.expr
-    step: ast.Call
-    optimizer: ast.expr
-    optimizers: tuple[Optimizer, ...]
-    reader: ast.stmt | None
-    counted: ast.stmt | None
+    sent: tuple[Sent, ...]
+    steps: tuple[Stepped, ...]
+    closing: tuple[ast.stmt, ...]
+    counted: tuple[tuple[ast.stmt, ast.stmt], ...]
 
     @property
-    def step_statement(self) -> ast.stmt:
-        """The statement that the step is."""
-        return self.loop.facts.tree.statement(self.step)
-
-    @property
-    def backward_statement(self) -> ast.stmt:
-        """The statement that the backward call is."""
-        return self.loop.facts.tree.statement(self.backward)
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """Every optimizer that it may step."""
+        return tuple(dict.fromkeys(optimizer for step in self.steps for optimizer in step.optimizers))
 
 
 class Updates:
@@ -67,21 +94,29 @@ class Updates:
         self._facts = facts
 
     def of(self, loop: Loop) -> Update | Obstacle:
-        """The loop's update, or why it is not of the plain kind: one loss, one backward pass, one optimizer, one step."""
-        obstacle = self._second_order(loop) or self._hooks() or self._counts(loop)
+        """The loop's update, or what stands in the way of scaling its losses."""
+        obstacle = self._second_order(loop) or self._hooks() or self._form(loop)
         if obstacle is not None:
             return obstacle
-        backward, step = loop.backwards[0], loop.steps[0]
-        loss, optimizer = receiver(backward), receiver(step)
-        assert loss is not None and optimizer is not None
-        optimizers = self._facts.optimizers.of(optimizer)
-        obstacle = self._stepping(step, optimizers) or self._order(loop, backward, step)
-        if obstacle is not None or optimizers is None:
-            return obstacle or _unseen_optimizer(optimizer)
-        reader = self._first_reader(loop, backward, step, optimizers)
-        if isinstance(reader, Obstacle):
-            return reader
-        return Update(loop, backward, loss, step, optimizer, optimizers, reader, self._counted(loop, step))
+        made: list[_Made] = []
+        for step in loop.steps:
+            optimizer = receiver(step)
+            assert optimizer is not None
+            optimizers = self._facts.optimizers.of(optimizer)
+            obstacle = self._stepping(step, optimizers)
+            if obstacle is not None or optimizers is None:
+                return obstacle or _unseen_optimizer(optimizer)
+            made.append((step, optimizer, optimizers))
+        cycle = self._facts.cycles.of(loop)
+        if isinstance(cycle, Obstacle):
+            return cycle
+        readers = self._readers(loop, made, cycle)
+        if isinstance(readers, Obstacle):
+            return readers
+        statement = self._facts.tree.statement
+        steps = [Stepped(step, optimizer, optimizers, statement(step), readers.get(step)) for step, optimizer, optimizers in made]
+        sent = [Sent(call, loss, statement(call)) for call in loop.backwards if (loss := receiver(call)) is not None]
+        return Update(loop, tuple(sent), tuple(steps), cycle.closing, tuple(self._counted(loop, cycle.closing)))
 
     # What is of another kind ----------------------------------------------------------------------------------
 
@@ -121,20 +156,10 @@ class Updates:
             "divide them by scaler.get_scale() in the hook",
         )
 
-    def _counts(self, loop: Loop) -> Obstacle | None:
-        owners = {dotted(target) for call in loop.steps if (target := receiver(call)) is not None}
-        if len(owners) > 1:
-            return Obstacle(
-                "several-optimizers", "several optimizers step in this loop", "give each its own region, and one scaler.update() at the end"
-            )
-        if len(loop.backwards) > 1:
-            return Obstacle(
-                "several-losses", "several losses are sent backward in this loop", "send their sum backward, or scale each of them by hand"
-            )
-        if len(loop.steps) > 1:
-            return Obstacle("several-steps", "the optimizer steps at several places of this loop", "step at one place")
-        if (self._facts.calls.meaning(loop.backwards[0]) or "").startswith("torch.autograd"):
-            return Obstacle("backward-form", "the backward pass is started by torch.autograd.backward", "call .backward() on the loss")
+    def _form(self, loop: Loop) -> Obstacle | None:
+        for call in loop.backwards:
+            if (self._facts.calls.meaning(call) or "").startswith("torch.autograd"):
+                return Obstacle("backward-form", "the backward pass is started by torch.autograd.backward", "call .backward() on the loss")
         return None
 
     def _stepping(self, step: ast.Call, optimizers: tuple[Optimizer, ...] | None) -> Obstacle | None:
@@ -158,76 +183,89 @@ class Updates:
             )
         return None
 
-    def _order(self, loop: Loop, backward: ast.Call, step: ast.Call) -> Obstacle | None:
-        """Whether a backward pass surely comes before each step."""
+    def _counted(self, loop: Loop, closing: tuple[ast.stmt, ...]) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+        """The steps of schedules that must not count a step which a scaler skipped, each with what closes the update before it."""
         tree = self._facts.tree
-        around = [tree.statement(backward)]
-        while around[-1] is not loop.node:
-            owner = tree.parent(around[-1])
-            if not isinstance(owner, (ast.With, ast.For)) or owner is loop.node:
-                break
-            around.append(owner)
-        current: ast.stmt = tree.statement(step)
-        while current is not loop.node:
-            owner, block, index = tree.place(current)
-            if any(item in around for item in block[:index]):
-                return None
-            if not isinstance(owner, ast.stmt):
-                break
-            current = owner
-        return Obstacle(
-            "conditional-backward",
-            "the optimizer may step without a backward pass before it, which a scaler refuses",
-            "step under the same condition as the backward pass",
-        )
-
-    def _counted(self, loop: Loop, step: ast.Call) -> ast.stmt | None:
-        """The step of a schedule that must not count a step which a scaler skipped."""
-        tree = self._facts.tree
-        statement = tree.statement(step)
         for call in loop.scheduler_steps:
             moved = tree.statement(call)
-            if self._facts.optimizers.counts_steps(call) and moved in tree.block(statement) and moved.lineno > statement.lineno:
-                return moved
-        return None
+            before = [item for item in closing if tree.block(item) is tree.block(moved) and item.lineno < moved.lineno]
+            if before and self._facts.optimizers.counts_steps(call):
+                yield moved, before[-1]
 
     # Who reads gradients --------------------------------------------------------------------------------------
 
-    def _first_reader(
-        self, loop: Loop, backward: ast.Call, step: ast.Call, optimizers: tuple[Optimizer, ...]
-    ) -> ast.stmt | None | Obstacle:
-        tree = self._facts.tree
-        statement = tree.statement(step)
-        _, block, place = tree.place(statement)
-        started = next((index for index, item in enumerate(block) if tree.is_within(backward, item)), -1)
-        first = len(block)
+    def _readers(self, loop: Loop, made: list[_Made], cycle: Cycle) -> dict[ast.Call, ast.stmt] | Obstacle:
+        """For each step the first statement of its block that reads its gradients, where one does."""
+        found: dict[ast.Call, ast.stmt] = {}
         for node in loop.nodes():
             if not self._reads_gradients(self._facts, node, 0):
-                obstacle = self._out_of_sight(loop, node, backward, step)
+                obstacle = self._out_of_sight(node, cycle)
                 if obstacle is not None:
                     return obstacle
                 continue
-            at = next((index for index, item in enumerate(block) if tree.is_within(node, item)), None)
-            if at is None or at <= started or (at == place):
-                return Obstacle(
-                    "gradients-read-elsewhere",
-                    f"line {getattr(node, 'lineno', 0)} reads gradients outside the branch that steps",
-                    "read or clip gradients right before the step",
-                )
-            obstacle = self._foreign_gradients(node, receiver(step), optimizers)
-            if obstacle is not None:
-                return obstacle
-            first = min(first, at, place)
-        if first == len(block):
+            steps = self._read_by(loop, node, made, cycle)
+            if isinstance(steps, Obstacle):
+                return steps
+            for step, statement in steps:
+                found[step] = min(found.get(step, statement), statement, key=lambda item: item.lineno)
+        for step, statement in found.items():
+            _, block, place = self._facts.tree.place(self._facts.tree.statement(step))
+            for item in block[block.index(statement) : place]:
+                if any(isinstance(node, LEAVING) for node in walk_here(item)):
+                    return Obstacle(
+                        "skipped-update",
+                        f"line {item.lineno} may leave the iteration after gradients were read and before the step",
+                        "leave the decision to the scaler, which skips steps with infinite gradients by itself",
+                    )
+        return found
+
+    def _read_by(self, loop: Loop, node: ast.AST, made: list[_Made], cycle: Cycle) -> list[tuple[ast.Call, ast.stmt]] | Obstacle:
+        """The steps whose gradients a node reads, each with the statement of its block before which they must be true."""
+        tree = self._facts.tree
+        near: list[tuple[_Made, ast.stmt]] = []
+        for item in made:
+            _, block, place = tree.place(tree.statement(item[0]))
+            at = next((index for index, statement in enumerate(block) if tree.is_within(node, statement)), place)
+            sent = [index for index, statement in enumerate(block) for call in cycle.sources[item[0]] if tree.is_within(call, statement)]
+            sends = any(tree.is_within(call, statement) for statement in block[place:at] for call in loop.backwards)
+            if max(sent, default=-1) < at != place and not sends:
+                near.append((item, block[min(at, place)]))
+        if not near:
+            return Obstacle(
+                "gradients-read-elsewhere",
+                f"line {getattr(node, 'lineno', 0)} reads gradients outside the branch that steps",
+                "read or clip gradients right before the step",
+            )
+        obstacles = [self._foreign_gradients(node, optimizer, optimizers) for (_, optimizer, optimizers), _ in near]
+        if len(near) == 1:
+            return obstacles[0] or [(near[0][0][0], near[0][1])]
+        read = self._owners_read(node)
+        owned = [self._owners_stepped(optimizers) for (_, _, optimizers), _ in near]
+        if read is None or None in owned or not read <= frozenset[object]().union(*(item or () for item in owned)):
+            return Obstacle(
+                "clip-parameters",
+                f"line {getattr(node, 'lineno', 0)} reads gradients, and it is not seen which of the optimizers steps with them",
+                "clip the parameters of one optimizer right before its step",
+            )
+        return [(item[0], statement) for (item, statement), mine in zip(near, owned) if mine is not None and mine & read]
+
+    def _owners_read(self, node: ast.AST) -> frozenset[object] | None:
+        """The networks whose gradients a node reads."""
+        facts = self._facts
+        if isinstance(node, ast.Call):
+            given = [*node.args, *(item.value for item in node.keywords)]
+            owners = [parameter_owners(facts, item) for item in given if next(parameter_expressions(facts, item), None) is not None]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owners = [parameter_owners(facts, item.value) for item in facts.flow.reaching(node.value)]
+        else:
             return None
-        for item in block[first:place]:
-            if any(isinstance(node, _LEAVING) for node in walk_here(item)):
-                return Obstacle(
-                    "skipped-update",
-                    f"line {item.lineno} may leave the iteration after gradients were read and before the step",
-                    "leave the decision to the scaler, which skips steps with infinite gradients by itself",
-                )
-        return block[first]
+        return frozenset().union(*(item or () for item in owners)) if owners and None not in owners else None
+
+    @staticmethod
+    def _owners_stepped(optimizers: tuple[Optimizer, ...]) -> frozenset[object] | None:
+        """The networks whose parameters an optimizer steps, however it was made."""
+        owners = [parameter_owners(item.value.facts, argument(item.call, "params", 0)) for item in optimizers]
+        return frozenset().union(*(item or () for item in owners)) if owners and None not in owners else None
 
     def _reads_gradients(self, facts: Facts, node: ast.AST, depth: int) -> bool:
         """Whether a node reads gradients: clipping, ``p.grad``, or a function of the project that does."""
@@ -242,11 +280,14 @@ class Updates:
         function = called(facts, node)
         return function is not None and any(self._reads_gradients(function[0], inner, depth + 1) for inner in walk(function[1]))
 
-    def _out_of_sight(self, loop: Loop, node: ast.AST, backward: ast.Call, step: ast.Call) -> Obstacle | None:
+    def _out_of_sight(self, node: ast.AST, cycle: Cycle) -> Obstacle | None:
         """A call between backward and step that is given the network or the optimizer and cannot be read."""
         facts = self._facts
-        between = isinstance(node, ast.Call) and _position(backward) < _position(node) < _position(step)
-        if not between or not isinstance(node, ast.Call) or called(facts, node) is not None:
+        if not isinstance(node, ast.Call) or not any(
+            sources and _position(sources[-1]) < _position(node) < _position(step) for step, sources in cycle.sources.items()
+        ):
+            return None
+        if called(facts, node) is not None:
             return None
         meaning = facts.calls.meaning(node) or ""
         if meaning.startswith(("torch.", "builtins.")):
@@ -307,22 +348,10 @@ def called(facts: Facts, call: ast.Call) -> tuple[Facts, Function] | None:
     return (definition.facts, definition.node) if definition is not None and isinstance(definition.node, FUNCTIONS) else None
 
 
-def parameter_owners(facts: Facts, given: ast.expr | None) -> frozenset[object] | None:
-    """The networks whose ``.parameters()`` an expression holds, None where one of them is not known."""
-    found: set[object] = set()
-    for expression in _parameter_expressions(facts, given):
-        networks = facts.models.of(expression)
-        if not networks:
-            return None
-        found |= {network.value for network in networks}
-    return frozenset(found) or None
-
-
 def _is_of_groups(given: ast.expr, optimizer: ast.expr) -> bool:
     """Whether an expression lists the parameters of an optimizer's own groups."""
     return any(
-        isinstance(node, ast.Attribute) and node.attr == "param_groups" and dotted(node.value) == dotted(optimizer)
-        for node in walk(given)
+        isinstance(node, ast.Attribute) and node.attr == "param_groups" and dotted(node.value) == dotted(optimizer) for node in walk(given)
     )
 
 
@@ -331,21 +360,10 @@ def _is_same(facts: Facts, one: ast.expr | None, other: ast.expr | None) -> bool
     return isinstance(one, ast.Name) and isinstance(other, ast.Name) and facts.names.same(one, other)
 
 
-def _parameter_expressions(facts: Facts, given: ast.expr | None) -> Iterator[ast.expr]:
-    """The ``x`` of every ``x.parameters()`` in an expression, and in what its names were made from."""
-    for node in walk(given) if given is not None else ():
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("parameters", "named_parameters"):
-            yield node.func.value
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            for binding in facts.flow.reaching(node):
-                if binding.how is Bound.ASSIGN and binding.value is not None and binding.value is not given:
-                    yield from _parameter_expressions(facts, binding.value) if not facts.models.of(node) else ()
-
-
 def _trains_network(optimizer: Optimizer) -> bool:
     """Whether an optimizer was given parameters of a network, or something that was made from a network."""
     facts, given = optimizer.value.facts, argument(optimizer.call, "params", 0)
-    if given is None or next(_parameter_expressions(facts, given), None) is not None:
+    if given is None or next(parameter_expressions(facts, given), None) is not None:
         return True
     return any(isinstance(node, (ast.Name, ast.Attribute)) and facts.models.of(node) for node in walk(given)) or not isinstance(
         given, (ast.List, ast.Tuple)

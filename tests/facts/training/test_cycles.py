@@ -1,0 +1,138 @@
+"""Cycles of gradients: what each step takes, and where a scaler may look."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent, indent
+
+import pytest
+
+from tests.facts.reading import facts_of
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.cycles import Cycle
+
+HEAD = """\
+import torch
+from torch import nn
+
+a = nn.Linear(2, 2)
+b = nn.Linear(2, 2)
+one = torch.optim.SGD(a.parameters(), lr=0.1)
+two = torch.optim.SGD(b.parameters(), lr=0.1)
+for i, x in enumerate(batches):
+"""
+
+
+def cycle(body: str) -> Cycle | Obstacle:
+    """The cycle of a loop with this body."""
+    facts = facts_of(HEAD + indent(dedent(body).strip("\n"), "    ") + "\n")
+    (loop,) = facts.loops.training
+    return facts.cycles.of(loop)
+
+
+def read(body: str) -> tuple[list[str], dict[str, list[str]]]:
+    """The closing statements, and what each step takes, in words."""
+    found = cycle(body)
+    assert isinstance(found, Cycle), found
+    taken = {ast.unparse(step): [ast.unparse(call) for call in calls] for step, calls in found.sources.items()}
+    return [ast.unparse(item).splitlines()[0] for item in found.closing], taken
+
+
+def test_two_optimizers_close_behind_the_last() -> None:
+    """Each takes what was sent since its own gradients were cleared."""
+    closing, taken = read(
+        """
+        one.zero_grad()
+        first.backward()
+        one.step()
+        two.zero_grad()
+        second.backward()
+        two.step()
+        """
+    )
+    assert closing == ["two.step()"]
+    assert taken == {"one.step()": ["first.backward()"], "two.step()": ["second.backward()"]}
+
+
+def test_gradients_are_also_cleared_through_the_network() -> None:
+    """Where it is the only one that the optimizer steps."""
+    closing, taken = read("a.zero_grad()\nb.zero_grad()\nloss.backward()\none.step()\ntwo.step()")
+    assert closing == ["two.step()"]
+    assert taken == {"one.step()": ["loss.backward()"], "two.step()": ["loss.backward()"]}
+
+
+def test_a_step_under_a_condition_closes_behind_the_condition() -> None:
+    """The other one has surely been looked at."""
+    closing, _ = read(
+        """
+        one.zero_grad()
+        first.backward()
+        one.step()
+        if i % 5 == 0:
+            two.zero_grad()
+            second.backward()
+            two.step()
+        """
+    )
+    assert closing == ["if i % 5 == 0:"]
+
+
+def test_steps_in_branches_close_each_for_itself() -> None:
+    """Only one of them runs in an iteration."""
+    closing, _ = read(
+        """
+        if i % 2:
+            one.zero_grad()
+            first.backward()
+            one.step()
+        else:
+            two.zero_grad()
+            second.backward()
+            two.step()
+        """
+    )
+    assert closing == ["one.step()", "two.step()"]
+
+
+def test_a_step_in_an_inner_loop_closes_there() -> None:
+    """It would step twice under one scale otherwise."""
+    closing, _ = read(
+        """
+        for part in x:
+            one.zero_grad()
+            first.backward()
+            one.step()
+        two.zero_grad()
+        second.backward()
+        two.step()
+        """
+    )
+    assert closing == ["one.step()", "two.step()"]
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        pytest.param("gradients-kept", "loss.backward()\none.step()\ntwo.step()\none.zero_grad()", id="never cleared"),
+        pytest.param(
+            "gradients-kept",
+            "one.zero_grad()\ntwo.zero_grad()\nloss.backward()\nif i:\n    one.step()\nif i > 3:\n    two.step()",
+            id="a loss for two steps under conditions",
+        ),
+        pytest.param(
+            "gradients-kept",
+            "one.zero_grad()\ntwo.zero_grad()\nloss.backward()\none.step()\nif i:\n    continue\ntwo.step()",
+            id="left between the steps",
+        ),
+        pytest.param(
+            "conditional-backward",
+            "one.zero_grad()\nif i:\n    loss.backward()\none.step()\ntwo.zero_grad()\nother.backward()\ntwo.step()",
+            id="a step without gradients",
+        ),
+    ],
+)
+def test_what_no_scaler_could_serve_has_a_reason(code: str, body: str) -> None:
+    """The words name the optimizer's step."""
+    found = cycle(body)
+    assert isinstance(found, Obstacle)
+    assert found.code == code

@@ -1,0 +1,35 @@
+"""Whose parameters an expression lists: the networks behind ``net.parameters()``, in sums, lists and variables."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.scopes import Bound
+from torchfix.facts.code.tree import walk
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+
+def parameter_owners(facts: Facts, given: ast.expr | None) -> frozenset[object] | None:
+    """The networks whose ``.parameters()`` an expression holds, None where one of them is not known."""
+    found: set[object] = set()
+    for expression in parameter_expressions(facts, given):
+        networks = facts.models.of(expression)
+        if not networks:
+            return None
+        found |= {network.value for network in networks}
+    return frozenset(found) or None
+
+
+def parameter_expressions(facts: Facts, given: ast.expr | None) -> Iterator[ast.expr]:
+    """The ``x`` of every ``x.parameters()`` in an expression, and in what its names were made from."""
+    for node in walk(given) if given is not None else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("parameters", "named_parameters"):
+            yield node.func.value
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            for binding in facts.flow.reaching(node):
+                if binding.how is Bound.ASSIGN and binding.value is not None and binding.value is not given:
+                    yield from parameter_expressions(facts, binding.value) if not facts.models.of(node) else ()

@@ -76,12 +76,16 @@ class Cycles:
                 break
         return found
 
+    def sources(self, loop: Loop) -> Cycle | Obstacle:
+        """What each step takes, where the program itself looks after a scaler."""
+        return self._read(loop, ())
+
     # Where it closes ------------------------------------------------------------------------------------------
 
     def _together(self, loop: Loop) -> tuple[ast.stmt] | None:
         """The statement behind which all optimizers have stepped, each once, and at least one of them for certain."""
         tree = self._facts.tree
-        names = [dotted(target) for step in loop.steps if (target := receiver(step)) is not None]
+        names = [dotted(target) for step in loop.steps if (target := self._facts.optimizers.stepped_by(step)) is not None]
         nested = any(tree.nearest(tree.statement(step), LOOPS) is not loop.node for step in loop.steps)
         if nested or None in names or len(set(names)) < len(loop.steps):
             return None
@@ -109,7 +113,7 @@ class Cycles:
 
     def _taken(self, loop: Loop, step: ast.Call, closing: tuple[ast.stmt, ...]) -> tuple[ast.Call, ...] | Obstacle:
         """The backward passes between a step and the last time before it that its gradients were cleared."""
-        tree, optimizer = self._facts.tree, receiver(step)
+        tree, optimizer = self._facts.tree, self._facts.optimizers.stepped_by(step)
         around = tree.nearest(tree.statement(step), LOOPS) or loop.node
         events = [event for event in self._events(loop, closing) if tree.is_within(event.node, around)]
         here = next(index for index, event in enumerate(events) if event.node is step)
@@ -124,6 +128,8 @@ class Cycles:
                 if closed:
                     break
                 taken.append(event.node)
+        if not closed:
+            return tuple(sorted(taken, key=_place))
         words = ast.unparse(optimizer) if optimizer is not None else "the optimizer"
         return Obstacle(
             "gradients-kept",

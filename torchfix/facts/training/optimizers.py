@@ -80,6 +80,12 @@ class Optimizers:
         found = [self.of_value(value) for value in values]
         return tuple(item for item in found if item) if all(found) else None
 
+    def stepped_by(self, call: ast.Call) -> ast.expr | None:
+        """The optimizer that a ``.step()`` call moves: what it is called on, or what a scaler is given."""
+        source = receiver(call)
+        handed = call.args[0] if call.args and (source is None or not self.of(source)) else None
+        return handed if handed is not None and self.of(handed) else source
+
     @staticmethod
     def of_value(value: Value) -> Optimizer | None:
         """The optimizer that one origin is, None where it is not surely one."""

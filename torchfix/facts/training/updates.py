@@ -100,7 +100,7 @@ class Updates:
             return obstacle
         made: list[_Made] = []
         for step in loop.steps:
-            optimizer = receiver(step)
+            optimizer = self._facts.optimizers.stepped_by(step)
             assert optimizer is not None
             optimizers = self._facts.optimizers.of(optimizer)
             obstacle = self._stepping(step, optimizers)
@@ -117,6 +117,20 @@ class Updates:
         steps = [Stepped(step, optimizer, optimizers, statement(step), readers.get(step)) for step, optimizer, optimizers in made]
         sent = [Sent(call, loss, statement(call)) for call in loop.backwards if (loss := receiver(call)) is not None]
         return Update(loop, tuple(sent), tuple(steps), cycle.closing, tuple(self._counted(loop, cycle.closing)))
+
+    def readers(self, loop: Loop) -> dict[ast.Call, ast.stmt] | Obstacle:
+        """For each step the first statement of its block that reads its gradients, where the program scales its losses by itself."""
+        if not any(self._reads_gradients(self._facts, node, 0) for node in loop.nodes()):
+            return {}
+        made: list[_Made] = []
+        for step in loop.steps:
+            optimizer = self._facts.optimizers.stepped_by(step)
+            optimizers = self._facts.optimizers.of(optimizer) if optimizer is not None else None
+            if optimizer is None or optimizers is None:
+                return _unseen_optimizer(optimizer or step)
+            made.append((step, optimizer, optimizers))
+        cycle = self._facts.cycles.sources(loop)
+        return cycle if isinstance(cycle, Obstacle) else self._readers(loop, made, cycle)
 
     # What is of another kind ----------------------------------------------------------------------------------
 
@@ -287,7 +301,7 @@ class Updates:
             sources and _position(sources[-1]) < _position(node) < _position(step) for step, sources in cycle.sources.items()
         ):
             return None
-        if called(facts, node) is not None:
+        if called(facts, node) is not None or node in cycle.sources or last_name(node.func) == "unscale_":
             return None
         meaning = facts.calls.meaning(node) or ""
         if meaning.startswith(("torch.", "builtins.")):

@@ -1,0 +1,134 @@
+"""Give gradients their true size before they are clipped.
+
+Why:
+    A scaler multiplies the loss, and with it every gradient, by a large number. What clips or reads gradients before
+    ``scaler.unscale_(optimizer)`` sees them thousands of times too large: clipping then shrinks every update to almost
+    nothing, without an error.
+
+Before:
+    import torch
+    from torch import nn
+
+    model = nn.Linear(8, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in torch.ones(2, 4, 8, device="cuda"):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).float().pow(2).mean()
+        scaler.scale(loss).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+After:
+    import torch
+    from torch import nn
+
+    model = nn.Linear(8, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in torch.ones(2, 4, 8, device="cuda"):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).float().pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+Safety:
+    Effect ``numerics``: training changes, on purpose. The scaler is one of torch's; what is read are gradients of the
+    optimizer that steps next, in the block of its step and behind the last backward pass before it; nothing divides
+    gradients or multiplies the threshold by the scale by hand. Anything else is held.
+
+Reference:
+    https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchfix.edits import InsertBefore
+from torchfix.facts import Facts
+from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.tree import dotted, walk
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.loops import Loop
+from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
+
+_MESSAGE = "gradients are read while the scaler's factor is still in them"
+_BECAUSE = "the scaler multiplied them, and its step takes the factor out only afterwards"
+_NOTE = "Clipping now sees true gradients: a threshold or learning rate that was tuned around the factor may have to be tuned again."
+_BY_HAND = Held(
+    "scaled-by-hand",
+    "the loop works with the scaler's factor by itself",
+    "call scaler.unscale_(optimizer) and take the factor out of the threshold or the gradients",
+)
+
+
+def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
+    """The steps of torch's scalers whose gradients are read before they have their true size."""
+    for loop in facts.loops.training:
+        steps = [step for step in loop.steps if _is_scaled(facts, step) and not _is_unscaled(facts, loop, step)]
+        readers = facts.updates.readers(loop) if steps else {}
+        if isinstance(readers, Obstacle):
+            if readers.code != "gradients-out-of-sight":
+                yield _finding(loop.node, Held(readers.code, readers.text, readers.help))
+            continue
+        for step in steps:
+            if (reader := readers.get(step)) is None:
+                continue
+            scaler = receiver(step)
+            assert scaler is not None
+            if _by_hand(facts, loop, scaler):
+                yield _finding(reader, _BY_HAND)
+                continue
+            code = f"{facts.source.segment(scaler)}.unscale_({facts.source.segment(step.args[0])})"
+            yield Finding(reader, _MESSAGE, (InsertBefore(reader, code),), frozenset({Effect.NUMERICS}), _BECAUSE, (_NOTE,))
+
+
+def _finding(node: ast.stmt, held: Held) -> Finding:
+    return Finding(node, _MESSAGE, effects=frozenset({Effect.NUMERICS}), held=held)
+
+
+def _is_scaled(facts: Facts, step: ast.Call) -> bool:
+    """Whether a step is one of torch's scaler, which is given the optimizer."""
+    scaler = receiver(step)
+    values = facts.values.of(scaler) if scaler is not None and step.args else None
+    kinds = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.GradScaler")
+    return bool(values) and all(isinstance(item.node, ast.Call) and item.facts.calls.meaning(item.node) in kinds for item in values or ())
+
+
+def _is_unscaled(facts: Facts, loop: Loop, step: ast.Call) -> bool:
+    """Whether the loop, or a function of the project that it calls, already unscales an optimizer's gradients."""
+    name = dotted(step.args[0])
+    for place, call in facts.reach.calls(loop.node.body):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "unscale_":
+            if place is not facts or not call.args or dotted(call.args[0]) == name or place.tree.function(call) is not loop.function:
+                return True
+    return False
+
+
+def _by_hand(facts: Facts, loop: Loop, scaler: ast.expr) -> bool:
+    """Whether the loop computes with the scaler's factor; asking whether it fell is no computing."""
+    name = dotted(scaler)
+    for node in loop.nodes():
+        if isinstance(node, ast.Attribute) and node.attr in ("get_scale", "_scale", "_get_scale_async") and dotted(node.value) == name:
+            statement = facts.tree.statement(node)
+            kept = {item.id for item in walk(statement) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+            if any(isinstance(item, ast.BinOp) for item in facts.tree.ancestors(node)) or any(_computes_with(loop, item) for item in kept):
+                return True
+    return False
+
+
+def _computes_with(loop: Loop, name: str) -> bool:
+    """Whether a name goes into arithmetic somewhere in a loop."""
+    sums = [node for node in loop.nodes() if isinstance(node, (ast.BinOp, ast.AugAssign))]
+    return any(isinstance(item, ast.Name) and item.id == name for node in sums for item in walk(node))
+
+
+TRANSFORM = Transform.from_module(__name__, __doc__, group="precision", literals=(b".scale(",), find=find, since="1.6")

@@ -105,7 +105,7 @@ def find(facts: Facts, options: Options) -> Iterator[Finding]:
             yield Finding(node, _MESSAGE, effects=frozenset({Effect.NUMERICS}), held=Held(candidate.code, candidate.text, candidate.help))
             continue
         rewrite = _rewrite(candidate, options)
-        here = ((facts.path, edit) for edit in (*rewrite.regions(), *(rewrite.steps() if rewrite.scaled else ())))
+        here = ((candidate.facts.path, edit) for edit in (*rewrite.regions(), *(rewrite.steps() if rewrite.scaled else ())))
         saved = [edit for companion in candidate.companions if rewrite.scaled for edit in rewrite.checkpoints(companion)]
         own, elsewhere = by_file(facts.path, [*rewrite.imports(), *rewrite.set_up(), *here, *saved])
         effects = frozenset({Effect.NUMERICS, Effect.CHECKPOINT} if saved else {Effect.NUMERICS})
@@ -188,7 +188,7 @@ class _Rewrite:
         if self.candidate.companions[0].passes or not self.scaled:
             words = (ast.unparse(item) if item is not None else None for item in (target.variable, target.flag))
             test = self.spelling.on_cuda(*words, is_object=target.is_object)
-            yield home.path, InsertBefore(loop.outermost, self.decided(test, f"{self.use_amp} and not {self.scaler}.is_enabled()"))
+            yield home.path, InsertBefore(loop.start, self.decided(test, f"{self.use_amp} and not {self.scaler}.is_enabled()"))
 
     def decided(self, test: str, bfloat16: str) -> str:
         """The statements that decide whether autocast is on and, where there is a choice, in which precision it computes."""
@@ -272,7 +272,7 @@ TRANSFORM = Transform.from_module(
     __name__,
     __doc__,
     group="precision",
-    literals=(b"backward",),
+    literals=(b"backward", b"optim"),
     find=find,
     since="1.6",
     options=Options,

@@ -57,7 +57,7 @@ from torchfix.facts import Facts
 from torchfix.facts.code.calls import receiver
 from torchfix.facts.code.tree import dotted, walk
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.training.loops import Loop
+from torchfix.facts.training.loops import Training
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "gradients are read while the scaler's factor is still in them"
@@ -72,12 +72,12 @@ _BY_HAND = Held(
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     """The steps of torch's scalers whose gradients are read before they have their true size."""
-    for loop in facts.loops.training:
+    for loop in (*facts.loops.training, *facts.loops.step_functions.values()):
         steps = [step for step in loop.steps if _is_scaled(facts, step) and not _is_unscaled(facts, loop, step)]
         readers = facts.updates.readers(loop) if steps else {}
         if isinstance(readers, Obstacle):
             if readers.code != "gradients-out-of-sight":
-                yield _finding(loop.node, Held(readers.code, readers.text, readers.help))
+                yield _finding(loop.start, Held(readers.code, readers.text, readers.help))
             continue
         for step in steps:
             if (reader := readers.get(step)) is None:
@@ -103,7 +103,7 @@ def _is_scaled(facts: Facts, step: ast.Call) -> bool:
     return bool(values) and all(isinstance(item.node, ast.Call) and item.facts.calls.meaning(item.node) in kinds for item in values or ())
 
 
-def _is_unscaled(facts: Facts, loop: Loop, step: ast.Call) -> bool:
+def _is_unscaled(facts: Facts, loop: Training, step: ast.Call) -> bool:
     """Whether the loop, or a function of the project that it calls, already unscales an optimizer's gradients."""
     name = dotted(step.args[0])
     for place, call in facts.reach.calls(loop.node.body):
@@ -113,7 +113,7 @@ def _is_unscaled(facts: Facts, loop: Loop, step: ast.Call) -> bool:
     return False
 
 
-def _by_hand(facts: Facts, loop: Loop, scaler: ast.expr) -> bool:
+def _by_hand(facts: Facts, loop: Training, scaler: ast.expr) -> bool:
     """Whether the loop computes with the scaler's factor; asking whether it fell is no computing."""
     name = dotted(scaler)
     for node in loop.nodes():
@@ -125,7 +125,7 @@ def _by_hand(facts: Facts, loop: Loop, scaler: ast.expr) -> bool:
     return False
 
 
-def _computes_with(loop: Loop, name: str) -> bool:
+def _computes_with(loop: Training, name: str) -> bool:
     """Whether a name goes into arithmetic somewhere in a loop."""
     sums = [node for node in loop.nodes() if isinstance(node, (ast.BinOp, ast.AugAssign))]
     return any(isinstance(item, ast.Name) and item.id == name for node in sums for item in walk(node))

@@ -260,8 +260,8 @@ def test_holds_optimizers_that_a_scaler_does_not_serve(code: str, optimizer: str
 
 def test_a_backward_pass_in_a_helper_is_held() -> None:
     """The helper's caller cannot scale what it does not see."""
-    text = program("loss = learn(x, y)\n").replace(
-        "torch.manual_seed(3)", "def learn(x, y):\n" + indent(STEP, "    ") + "    return loss\n\n\ntorch.manual_seed(3)"
+    text = program(STEP.replace("loss.backward()", "send(loss)")).replace(
+        "torch.manual_seed(3)", "def send(loss):\n    loss.backward()\n\n\ntorch.manual_seed(3)"
     )
     check_held(RULE, text, "backward-elsewhere")
 

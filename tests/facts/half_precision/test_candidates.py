@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.facts.reading import facts_of
 from torchfix.facts.half_precision.candidates import Candidate
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.loops import TrainingStep
 
 LOOP = """\
 import torch
@@ -35,13 +36,26 @@ def test_loops_on_the_host_and_scaled_loops_are_none() -> None:
     assert list(facts_of(LOOP.replace("loss.backward", "scaler.scale(loss).backward")).candidates.all) == []
 
 
-def test_a_loop_that_trains_through_a_function_is_one_with_a_reason() -> None:
-    """It is seen, and left."""
-    text = LOOP.replace("for x in batches:\n", "\n\ndef learn(x):\n") + "\n\nfor x in batches:\n    learn(x)\n"
+def test_a_loop_that_trains_through_a_function_answers_for_it() -> None:
+    """What was read is the function; the finding is the loop's, and that of the first loop only."""
+    text = (
+        LOOP.replace("for x in batches:\n", "\n\ndef learn(x):\n")
+        + "\n\nfor x in batches:\n    learn(x)\nfor x in batches:\n    learn(x)\n"
+    )
     ((node, found),) = facts_of(text).candidates.all
+    assert isinstance(found, Candidate)
+    assert isinstance(found.loop, TrainingStep)
+    assert node.lineno == 15
+
+
+def test_a_loop_that_only_sends_backward_through_a_function_has_a_reason() -> None:
+    """It is seen, and left."""
+    text = LOOP.replace("loss.backward()", "send(loss)").replace(
+        "for x in batches:\n", "\n\ndef send(loss):\n    loss.backward()\n\n\nfor x in batches:\n"
+    )
+    ((_, found),) = facts_of(text).candidates.all
     assert isinstance(found, Obstacle)
     assert found.code == "backward-elsewhere"
-    assert node.lineno == 15
 
 
 def test_a_new_name_is_free_in_every_file_through_which_the_optimizer_comes() -> None:

@@ -77,11 +77,11 @@ def test_a_schedule_of_the_projects_own_is_no_second_optimizer(name: str) -> Non
     assert [ast.unparse(call.func) for call in loop.scheduler_steps] == ["schedule.step"]
 
 
-def test_the_outermost_loop_is_that_of_its_own_function() -> None:
+def test_a_loop_starts_at_the_outermost_loop_of_its_own_function() -> None:
     """A loop around the call of its function is another matter."""
     inner = "for x in b:\n{0}    f(x).backward()\n{0}    o.step()\n{0}    o.zero_grad()\n"
     alone = facts_of(inner.format("")).loops.training[0]
-    assert alone.outermost is alone.node
+    assert alone.start is alone.node
     text = "def run():\n    while 1:\n        for e in n:\n            " + inner.format("            ") + "\n\nfor r in s:\n    run()\n"
     (loop,) = facts_of(text).loops.training
-    assert (loop.node.lineno, loop.outermost.lineno) == (4, 2)
+    assert (loop.node.lineno, loop.start.lineno) == (4, 2)

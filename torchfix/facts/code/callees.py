@@ -36,12 +36,15 @@ def called(facts: Facts, call: ast.Call) -> Iterator[tuple[Facts, Function]]:
 
 
 def choices(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:
-    """What a call may call where a variable or a table chooses it (``table[name](...)``): definitions, and dotted names of libraries.
+    """What a call may call where a variable, a table or a module's name chooses it: definitions, and dotted names of libraries.
 
     Empty where one of the choices is not known.
     """
     if isinstance(call.func, ast.Call):
         return ()
+    picked = facts.names.any_definition(call.func)
+    if picked:
+        return picked
     found: list[str | Definition] = []
     for value in facts.values.of(call.func) or ():
         if value.path or not isinstance(value.node, (ast.Name, ast.Attribute)):

@@ -142,9 +142,7 @@ def runs_as_written(definition: Definition) -> bool:
     function = definition.node
     if not isinstance(function, FUNCTIONS):
         return False
-    return all(
-        _decorates(definition, item, _DESCRIPTORS) or definition.facts.switches_gradients(item) for item in function.decorator_list
-    )
+    return all(_decorates(definition, item, _DESCRIPTORS) or definition.facts.switches_gradients(item) for item in function.decorator_list)
 
 
 def is_data_class(definition: Definition) -> bool:

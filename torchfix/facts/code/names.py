@@ -334,7 +334,6 @@ class Names(Scopes):
                 return project.module(bindings[0].origin + name[len(root.id) :], path)
         return None
 
-
     def any_definition(self, expression: ast.expr) -> tuple[Definition, ...]:
         """What an expression may name: :meth:`definition`, or that name in any module of a package where the program picks one.
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 # Methods whose result is the tensor itself, or one like it, in host memory.
-_ON_HOST = frozenset("""view reshape squeeze unsqueeze permute transpose flatten contiguous detach clone pin_memory
-    float double half bfloat16 long int short byte bool""".split())
+_ON_HOST = frozenset(
+    """view reshape squeeze unsqueeze permute transpose flatten contiguous detach clone pin_memory
+    float double half bfloat16 long int short byte bool""".split()
+)
 # Those of them whose result may share its memory, and what gives an array that does.
 _SHARING = _ON_HOST - {"clone"} | {"numpy"}
 # What gives an entry of a batch, and what gives a tensor's memory under another name.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.tree import LoopNode
+from torchfix.facts.code.tree import LOOPS, LoopNode
 from torchfix.facts.half_precision.forwards import Forward
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
@@ -19,7 +19,7 @@ from torchfix.facts.training.updates import Update
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
-    from torchfix.facts.training.loops import Loop
+    from torchfix.facts.training.loops import Training, TrainingStep
 
 _ELSEWHERE = {
     "backward": Obstacle(
@@ -39,7 +39,7 @@ class Candidate:
 
     Args:
         facts: the file.
-        loop: the training loop.
+        loop: the training loop, or the function that a loop calls for each batch.
         target: where it runs.
         update: what goes backward and what steps.
         forward: what can run under autocast.
@@ -47,7 +47,7 @@ class Candidate:
     """
 
     facts: Facts
-    loop: Loop
+    loop: Training
     target: Target
     update: Update
     forward: Forward
@@ -101,11 +101,29 @@ class Candidates:
             if target is not None and target.types != {"cpu"} and not facts.loops.scales(loop):
                 yield loop.node, self._read(loop, target)
         for node, part in facts.loops.indirect.items():
+            steps = facts.loops.steps_of(node)
+            if any(step.facts.loops.scales(step) for step in steps):
+                continue
+            step = next(iter(steps)) if len(steps) == 1 and part == "backward" else None
             target = facts.targets.around(node)
-            if target is not None and target.may_be_cuda:
+            if step is not None and target is not None and target.may_be_cuda:
+                if self._is_first(node, step):
+                    yield node, step.facts.candidates.of_step(step)
+            elif target is not None and target.may_be_cuda:
                 yield node, _ELSEWHERE[part]
 
-    def _read(self, loop: Loop, target: Target) -> Candidate | Obstacle:
+    def of_step(self, step: TrainingStep) -> Candidate | Obstacle:
+        """A function of this file that trains once for each call: what was proved, or what could not be."""
+        target = self._facts.targets.around(step.node)
+        return self._read(step, target) if target is not None else _ELSEWHERE["backward"]
+
+    def _is_first(self, node: LoopNode, step: TrainingStep) -> bool:
+        """Whether a loop is the first of those that call a function that trains, so that it answers for the function."""
+        calls = step.facts.callers_everywhere(step.node) or ()
+        around = ((facts.path, loop.lineno, loop) for facts, call in calls if (loop := facts.tree.nearest(call, LOOPS)) is not None)
+        return min(around, key=lambda item: item[:2], default=("", 0, node))[2] is node
+
+    def _read(self, loop: Training, target: Target) -> Candidate | Obstacle:
         facts = self._facts
         if not target.may_be_cuda:
             types = ", ".join(sorted(target.types))

@@ -83,9 +83,7 @@ def _whole(loop: Loop, name: ast.Name) -> LoopNode | None:
     """The outermost loop through which a total runs on, from where it is zero; None where it is not seen to begin with zero."""
     tree = loop.facts.tree
     starts = [binding for binding in loop.facts.names.bindings(name) if binding.how is Bound.ASSIGN]
-    before = [
-        item for item in starts if tree.statement(item.node).lineno < loop.node.lineno and not any(True for _ in summed(item.node))
-    ]
+    before = [item for item in starts if tree.statement(item.node).lineno < loop.node.lineno and not any(True for _ in summed(item.node))]
     if not before or not all(_is_zero(item.value) and tree.function(item.node) is loop.function for item in before):
         return None
     whole = loop.node

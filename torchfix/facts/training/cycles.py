@@ -20,7 +20,7 @@ from torchfix.facts.training.owners import parameter_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
-    from torchfix.facts.training.loops import Loop
+    from torchfix.facts.training.loops import Training
 
 # What leaves an iteration, or the loop, before what stands behind it.
 LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise, ast.Assert)
@@ -62,7 +62,7 @@ class Cycles:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def of(self, loop: Loop) -> Cycle | Obstacle:
+    def of(self, loop: Training) -> Cycle | Obstacle:
         """How the loop's gradients come and go, or why no place can be told where a scaler may choose its next scale."""
         statement = self._facts.tree.statement
         each = tuple(statement(step) for step in loop.steps)
@@ -76,17 +76,17 @@ class Cycles:
                 break
         return found
 
-    def sources(self, loop: Loop) -> Cycle | Obstacle:
+    def sources(self, loop: Training) -> Cycle | Obstacle:
         """What each step takes, where the program itself looks after a scaler."""
         return self._read(loop, ())
 
     # Where it closes ------------------------------------------------------------------------------------------
 
-    def _together(self, loop: Loop) -> tuple[ast.stmt] | None:
+    def _together(self, loop: Training) -> tuple[ast.stmt] | None:
         """The statement behind which all optimizers have stepped, each once, and at least one of them for certain."""
         tree = self._facts.tree
         names = [dotted(target) for step in loop.steps if (target := self._facts.optimizers.stepped_by(step)) is not None]
-        nested = any(tree.nearest(tree.statement(step), LOOPS) is not loop.node for step in loop.steps)
+        nested = any(self._turn(loop, step) is not loop.node for step in loop.steps)
         if nested or None in names or len(set(names)) < len(loop.steps):
             return None
         statements = [tree.statement(step) for step in loop.steps]
@@ -98,9 +98,14 @@ class Cycles:
         leaves = any(isinstance(node, LEAVING) for item in between for node in walk_here(item))
         return None if leaves else (holding[-1],)
 
+    def _turn(self, loop: Training, step: ast.Call) -> ast.AST:
+        """What repeats a step: the innermost loop around it, or all of the code that trains."""
+        around = self._facts.tree.nearest(self._facts.tree.statement(step), LOOPS)
+        return around if around is not None and self._facts.tree.is_within(around, loop.node) else loop.node
+
     # What is in between ---------------------------------------------------------------------------------------
 
-    def _read(self, loop: Loop, closing: tuple[ast.stmt, ...]) -> Cycle | Obstacle:
+    def _read(self, loop: Training, closing: tuple[ast.stmt, ...]) -> Cycle | Obstacle:
         sources: dict[ast.Call, tuple[ast.Call, ...]] = {}
         for step in loop.steps:
             taken = self._taken(loop, step, closing)
@@ -111,10 +116,10 @@ class Cycles:
             sources[step] = taken
         return Cycle(closing, sources)
 
-    def _taken(self, loop: Loop, step: ast.Call, closing: tuple[ast.stmt, ...]) -> tuple[ast.Call, ...] | Obstacle:
+    def _taken(self, loop: Training, step: ast.Call, closing: tuple[ast.stmt, ...]) -> tuple[ast.Call, ...] | Obstacle:
         """The backward passes between a step and the last time before it that its gradients were cleared."""
         tree, optimizer = self._facts.tree, self._facts.optimizers.stepped_by(step)
-        around = tree.nearest(tree.statement(step), LOOPS) or loop.node
+        around = self._turn(loop, step)
         events = [event for event in self._events(loop, closing) if tree.is_within(event.node, around)]
         here = next(index for index, event in enumerate(events) if event.node is step)
         names = self._names(optimizer) if optimizer is not None else frozenset()
@@ -137,14 +142,14 @@ class Cycles:
             f"call {words}.zero_grad() before the backward pass whose gradients it is to take",
         )
 
-    def _events(self, loop: Loop, closing: tuple[ast.stmt, ...]) -> list[_Event]:
+    def _events(self, loop: Training, closing: tuple[ast.stmt, ...]) -> list[_Event]:
         found = [_Event(_Kind.SEND, _place(call), call) for call in loop.backwards]
         found += [_Event(_Kind.STEP, _place(call), call) for call in loop.steps]
         found += [_Event(_Kind.CLOSE, (item.end_lineno or item.lineno, 1 << 30), item) for item in closing]
         found += self._clears(loop)
         return sorted(found, key=lambda event: event.place)
 
-    def _clears(self, loop: Loop) -> Iterator[_Event]:
+    def _clears(self, loop: Training) -> Iterator[_Event]:
         """The places that clear gradients: in the loop itself, and in methods of the same object that it calls."""
         for call in (node for node in loop.nodes() if isinstance(node, ast.Call)):
             method = self._facts.own_method(call)
@@ -169,7 +174,7 @@ class Cycles:
             found |= owners[0]
         return frozenset(found)
 
-    def _surely_before(self, loop: Loop, backward: ast.Call, step: ast.Call) -> bool:
+    def _surely_before(self, loop: Training, backward: ast.Call, step: ast.Call) -> bool:
         """Whether a backward pass surely comes before a step, in the same turn of the loop."""
         tree = self._facts.tree
         around = [tree.statement(backward)]

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import receiver
-from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
 from torchfix.facts.training.optimizers import Optimizer
 from torchfix.facts.training.regions import AUTOCAST, NO_GRAD
 
@@ -32,12 +33,12 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
-    """One training loop: the innermost loop in which something goes backward and something steps, with the loops that train in it.
+class Training:
+    """Code that trains: something goes backward and something steps whenever it runs once.
 
     Args:
         facts: the file.
-        node: the ``for`` or ``while`` statement.
+        node: the ``for`` or ``while`` statement, or the function, whose body that is.
         backwards: the ``.backward()`` calls in its body, in text order.
         steps: the ``.step()`` calls of optimizers in its body; those of schedulers are not among them.
         scheduler_steps: the ``.step()`` calls of learning-rate schedulers.
@@ -46,7 +47,7 @@ class Loop:
     """
 
     facts: Facts
-    node: LoopNode
+    node: LoopNode | Function
     backwards: tuple[ast.Call, ...]
     steps: tuple[ast.Call, ...]
     scheduler_steps: tuple[ast.Call, ...]
@@ -54,21 +55,36 @@ class Loop:
     forwards: tuple[ast.Call, ...]
 
     @property
-    def loaders(self) -> tuple[Loader, ...]:
-        """The loaders that surely give its batches."""
-        return self.facts.loaders.by_loop.get(self.node, ())
-
-    @property
     def function(self) -> Function | None:
-        """The function in whose body the loop stands, None at module level."""
-        return self.facts.tree.function(self.node)
+        """The function in whose body it stands, or that it is; None at module level."""
+        return self.node if isinstance(self.node, FUNCTIONS) else self.facts.tree.function(self.node)
 
     @property
-    def outermost(self) -> LoopNode:
-        """The outermost loop around it in its function; itself where there is none."""
+    def start(self) -> ast.stmt:
+        """The statement in front of which what all of its runs need can be made: the outermost loop, or the function's first."""
+        if isinstance(self.node, FUNCTIONS):
+            body = self.node.body
+            return body[1] if ast.get_docstring(self.node, clean=False) is not None and len(body) > 1 else body[0]
         tree = self.facts.tree
         around = [outer for outer in tree.ancestors(self.node) if isinstance(outer, LOOPS) and tree.function(outer) is self.function]
         return around[-1] if around else self.node
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Everything in its body, nested functions left out, in text order."""
+        for statement in self.node.body:
+            yield from walk_here(statement)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Training):
+    """One training loop: the innermost loop in which something goes backward and something steps, with the loops that train in it."""
+
+    node: LoopNode
+
+    @property
+    def loaders(self) -> tuple[Loader, ...]:
+        """The loaders that surely give its batches."""
+        return self.facts.loaders.by_loop.get(self.node, ())
 
     @cached_property
     def optimizer(self) -> Optimizer | None:
@@ -76,10 +92,12 @@ class Loop:
         found = {optimizer for call in self.steps for optimizer in self.facts.optimizers.of(_receiver(call)) or (None,)}
         return found.pop() if len(found) == 1 else None
 
-    def nodes(self) -> Iterator[ast.AST]:
-        """Everything in the loop's body, nested functions left out, in text order."""
-        for statement in self.node.body:
-            yield from walk_here(statement)
+
+@dataclass(frozen=True, eq=False)
+class TrainingStep(Training):
+    """A function that trains once for each call, without a training loop in it."""
+
+    node: Function
 
 
 class Loops:
@@ -91,7 +109,7 @@ class Loops:
     @cached_property
     def training(self) -> tuple[Loop, ...]:
         """The training loops of the file, in text order."""
-        candidates = [loop for node in self._facts.tree.loops if (loop := self._training(node))]
+        candidates = [Loop(self._facts, node, *parts) for node in self._facts.tree.loops if (parts := self._parts(node.body))]
         whole: list[Loop] = []
         for loop in candidates:  # an outer loop comes before the loops in it
             within = [other for other in candidates if other is not loop and self._facts.tree.is_within(other.node, loop.node)]
@@ -105,10 +123,28 @@ class Loops:
         inside = {call for other in within for call in (*other.backwards, *other.steps)}
         return not inside >= set(loop.backwards) and not inside >= set(loop.steps)
 
-    def _training(self, node: LoopNode) -> Loop | None:
+    @cached_property
+    def step_functions(self) -> dict[Function, TrainingStep]:
+        """The functions of the file that train once for each call."""
+        tree = self._facts.tree
+        around = {function for call in tree.calls.get("backward", ()) if (function := tree.function(call)) is not None}
+        steps = [TrainingStep(self._facts, node, *parts) for node in around if (parts := self._parts(node.body))]
+        return {step.node: step for step in steps if not any(tree.is_within(loop.node, step.node) for loop in self.training)}
+
+    def steps_of(self, node: LoopNode) -> set[TrainingStep]:
+        """The functions of the project that a loop calls and that train once for each call."""
+        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+        names = frozenset(step.name for facts in self._facts.program.files for step in facts.loops.step_functions)
+        runs = [run for call in calls if (last_name(call.func) or "") in names for run in called(self._facts, call)]
+        return {step for facts, function in runs if (step := facts.loops.step_functions.get(function)) is not None}
+
+    def _parts(
+        self, body: list[ast.stmt]
+    ) -> tuple[tuple[ast.Call, ...], tuple[ast.Call, ...], tuple[ast.Call, ...], tuple[ast.Call, ...], tuple[ast.Call, ...]] | None:
+        """The calls that make a body train, as :class:`Training` lists them; None where it does not."""
         calls = [
             item
-            for statement in node.body
+            for statement in body
             for item in walk_here(statement)
             if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute)
         ]
@@ -122,12 +158,12 @@ class Loops:
             return None
         forwards = [
             item
-            for statement in node.body
+            for statement in body
             for item in walk_here(statement)
             if isinstance(item, ast.Call) and self._facts.models.is_module(item.func) and not self._facts.models.is_loss(item.func)
         ]
         zero = [call for call in calls if _attr(call) == "zero_grad"]
-        return Loop(self._facts, node, tuple(backwards), tuple(steps), tuple(schedulers), tuple(zero), tuple(forwards))
+        return tuple(backwards), tuple(steps), tuple(schedulers), tuple(zero), tuple(forwards)
 
     def _steps_parameters(self, call: ast.Call) -> bool:
         """Whether a ``.step()`` call moves parameters: of a known optimizer, or of what also zeroes gradients."""
@@ -185,7 +221,7 @@ class Loops:
         passes = [item for item in facts.tree.calls.get("backward", ()) if facts.tree.is_within(item, function)]
         return any(not facts.tree.is_within(facts.tree.nearest(item, LOOPS) or facts.tree.module, function) for item in passes)
 
-    def scales(self, loop: Loop) -> bool:
+    def scales(self, loop: Training) -> bool:
         """Whether a training loop already uses mixed precision: autocast in or around it, or a scaled loss."""
         if self._facts.regions.under(loop.node, AUTOCAST):
             return True

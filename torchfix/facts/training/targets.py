@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.scopes import Bound
-from torchfix.facts.code.tree import LOOPS, LoopNode, dotted, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, walk_here
 from torchfix.facts.tensors.devices import Transfer
 
 if TYPE_CHECKING:
@@ -43,14 +43,15 @@ class Targets:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def around(self, node: LoopNode) -> Target | None:
-        """Where a loop runs: what its copies say, else those of the file, else those of the program; None without any."""
+    def around(self, node: LoopNode | Function) -> Target | None:
+        """Where a loop or function runs: what its copies say, else those of the file, else those of the program; None without any."""
         facts = self._facts
+        at = node.body[0] if isinstance(node, FUNCTIONS) else node
         inside = (item for statement in node.body for item in walk_here(statement))
         here = self._transfers(item for item in inside if isinstance(item, ast.Call))
         anywhere = self._transfers(facts.calls.methods("to", "cuda"))
         for transfers in (here, anywhere):
-            found = [self._seen_from(node, self._target(transfer)) for transfer in transfers]
+            found = [self._seen_from(at, self._target(transfer)) for transfer in transfers]
             for target in found:
                 if target.may_be_cuda:
                     return target
@@ -72,13 +73,13 @@ class Targets:
             return Target(device.types, variable, device.is_object is True)
         return Target(device.types, flag=self._flag(transfer.call))
 
-    def _seen_from(self, node: LoopNode, target: Target) -> Target:
+    def _seen_from(self, node: ast.stmt, target: Target) -> Target:
         """The same device without variables that do not exist in front of the loop: those of other functions, and those bound later."""
         variable = target.variable if target.variable is not None and self._is_readable(target.variable, node) else None
         flag = target.flag if target.flag is not None and self._is_readable(target.flag, node) else None
         return replace(target, variable=variable, flag=flag, is_object=target.is_object and variable is not None)
 
-    def _is_readable(self, expression: ast.expr, at: LoopNode) -> bool:
+    def _is_readable(self, expression: ast.expr, at: ast.stmt) -> bool:
         names, tree = self._facts.names, self._facts.tree
         root = expression
         while isinstance(root, ast.Attribute):

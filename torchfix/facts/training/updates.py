@@ -18,7 +18,7 @@ from torchfix.facts.training.owners import parameter_expressions, parameter_owne
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
-    from torchfix.facts.training.loops import Loop
+    from torchfix.facts.training.loops import Training
 
 CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm")
 # A step's call, what it is called on, and every way in which that optimizer may have been made.
@@ -75,7 +75,7 @@ class Update:
             steps, each with that closing statement.
     """
 
-    loop: Loop
+    loop: Training
     sent: tuple[Sent, ...]
     steps: tuple[Stepped, ...]
     closing: tuple[ast.stmt, ...]
@@ -93,7 +93,7 @@ class Updates:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def of(self, loop: Loop) -> Update | Obstacle:
+    def of(self, loop: Training) -> Update | Obstacle:
         """The loop's update, or what stands in the way of scaling its losses."""
         obstacle = self._second_order(loop) or self._hooks() or self._form(loop)
         if obstacle is not None:
@@ -118,7 +118,7 @@ class Updates:
         sent = [Sent(call, loss, statement(call)) for call in loop.backwards if (loss := receiver(call)) is not None]
         return Update(loop, tuple(sent), tuple(steps), cycle.closing, tuple(self._counted(loop, cycle.closing)))
 
-    def readers(self, loop: Loop) -> dict[ast.Call, ast.stmt] | Obstacle:
+    def readers(self, loop: Training) -> dict[ast.Call, ast.stmt] | Obstacle:
         """For each step the first statement of its block that reads its gradients, where the program scales its losses by itself."""
         if not any(self._reads_gradients(self._facts, node, 0) for node in loop.nodes()):
             return {}
@@ -134,7 +134,7 @@ class Updates:
 
     # What is of another kind ----------------------------------------------------------------------------------
 
-    def _second_order(self, loop: Loop) -> Obstacle | None:
+    def _second_order(self, loop: Training) -> Obstacle | None:
         """Gradients of gradients, anywhere in the file or in what the loop calls."""
         grads = next(self._facts.calls.to("torch.autograd.grad"), None) or next(self._calls_that_differentiate(loop), None)
         kept = [
@@ -152,7 +152,7 @@ class Updates:
             "scale and unscale that gradient by hand (torch's AMP examples, gradient penalty)",
         )
 
-    def _calls_that_differentiate(self, loop: Loop) -> Iterator[ast.Call]:
+    def _calls_that_differentiate(self, loop: Training) -> Iterator[ast.Call]:
         for call in (node for node in loop.nodes() if isinstance(node, ast.Call)):
             function = called(self._facts, call)
             inside = [node for node in walk(function[1]) if isinstance(node, ast.Call)] if function is not None else []
@@ -170,7 +170,7 @@ class Updates:
             "divide them by scaler.get_scale() in the hook",
         )
 
-    def _form(self, loop: Loop) -> Obstacle | None:
+    def _form(self, loop: Training) -> Obstacle | None:
         for call in loop.backwards:
             if (self._facts.calls.meaning(call) or "").startswith("torch.autograd"):
                 return Obstacle("backward-form", "the backward pass is started by torch.autograd.backward", "call .backward() on the loss")
@@ -197,7 +197,7 @@ class Updates:
             )
         return None
 
-    def _counted(self, loop: Loop, closing: tuple[ast.stmt, ...]) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+    def _counted(self, loop: Training, closing: tuple[ast.stmt, ...]) -> Iterator[tuple[ast.stmt, ast.stmt]]:
         """The steps of schedules that must not count a step which a scaler skipped, each with what closes the update before it."""
         tree = self._facts.tree
         for call in loop.scheduler_steps:
@@ -208,7 +208,7 @@ class Updates:
 
     # Who reads gradients --------------------------------------------------------------------------------------
 
-    def _readers(self, loop: Loop, made: list[_Made], cycle: Cycle) -> dict[ast.Call, ast.stmt] | Obstacle:
+    def _readers(self, loop: Training, made: list[_Made], cycle: Cycle) -> dict[ast.Call, ast.stmt] | Obstacle:
         """For each step the first statement of its block that reads its gradients, where one does."""
         found: dict[ast.Call, ast.stmt] = {}
         for node in loop.nodes():
@@ -233,7 +233,7 @@ class Updates:
                     )
         return found
 
-    def _read_by(self, loop: Loop, node: ast.AST, made: list[_Made], cycle: Cycle) -> list[tuple[ast.Call, ast.stmt]] | Obstacle:
+    def _read_by(self, loop: Training, node: ast.AST, made: list[_Made], cycle: Cycle) -> list[tuple[ast.Call, ast.stmt]] | Obstacle:
         """The steps whose gradients a node reads, each with the statement of its block before which they must be true."""
         tree = self._facts.tree
         near: list[tuple[_Made, ast.stmt]] = []

@@ -108,7 +108,7 @@ class Candidates:
             target = facts.targets.around(node)
             if step is not None and target is not None and target.may_be_cuda:
                 if self._is_first(node, step):
-                    yield node, step.facts.candidates.of_step(step)
+                    yield node, facts.loops.beside(node, step) or step.facts.candidates.of_step(step)
             elif target is not None and target.may_be_cuda:
                 yield node, _ELSEWHERE[part]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import receiver
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
+from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.optimizers import Optimizer
 from torchfix.facts.training.regions import AUTOCAST, NO_GRAD
 
@@ -221,6 +222,30 @@ class Loops:
         passes = [item for item in facts.tree.calls.get("backward", ()) if facts.tree.is_within(item, function)]
         return any(not facts.tree.is_within(facts.tree.nearest(item, LOOPS) or facts.tree.module, function) for item in passes)
 
+    def beside(self, node: LoopNode, step: TrainingStep) -> Obstacle | None:
+        """What a loop does beside the function that is its step, or that function itself, that a scaler must not meet."""
+        words = f"{step.node.name} (line {step.node.lineno})"
+        waits = (ast.Yield, ast.YieldFrom, ast.Await)
+        if isinstance(step.node, ast.AsyncFunctionDef) or any(isinstance(item, waits) for item in step.nodes()):
+            return _beside(f"{words} pauses between the parts of its training step")
+        for _, sent in self._facts.reach.calls(node.body):
+            if _attr(sent) == "backward" and sent not in step.backwards:
+                return _beside(f"{ast.unparse(sent)} (line {sent.lineno}) goes backward beside {words}")
+        stepped = {dotted(_receiver(call)) for call in step.steps}
+        for item in (item for statement in node.body for item in walk_here(statement)):
+            if isinstance(item, ast.Attribute) and (item.attr == "grad" or item.attr.startswith("clip_grad")):
+                return _beside(f"line {item.lineno} reads gradients beside {words}")
+            if isinstance(item, ast.Call) and _attr(item) == "step" and self._disturbs(item, stepped):
+                return _beside(f"line {item.lineno} steps beside {words}")
+        return None
+
+    def _disturbs(self, call: ast.Call, stepped: set[str | None]) -> bool:
+        """Whether a ``.step()`` moves what a step function moves, or counts steps that a scaler may skip."""
+        source = _receiver(call)
+        if self._facts.optimizers.is_scheduler(source):
+            return self._facts.optimizers.counts_steps(call)
+        return dotted(source) in stepped or bool(self._facts.optimizers.of(source))
+
     def scales(self, loop: Training) -> bool:
         """Whether a training loop already uses mixed precision: autocast in or around it, or a scaled loss."""
         if self._facts.regions.under(loop.node, AUTOCAST):
@@ -262,6 +287,10 @@ class Loops:
 
 def _sends_backward(facts: Facts, call: ast.Call) -> bool:
     return _attr(call) == "backward" or facts.calls.meaning(call) == "torch.autograd.backward"
+
+
+def _beside(words: str) -> Obstacle:
+    return Obstacle("backward-elsewhere", words, "keep everything that touches gradients or optimizers in the function that steps")
 
 
 def _attr(call: ast.Call) -> str:

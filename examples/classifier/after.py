@@ -175,7 +175,9 @@ def main():
 
     model = distribute(ConvNet().to(device))
     criterion = nn.CrossEntropyLoss()
-    optimizer = optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    optimizer = optim.SGD(
+        model.parameters(), lr=args.lr, momentum=0.9, fused=device.type == "cuda"
+    )
     use_amp = device.type == "cuda"
     scaler = torch.amp.GradScaler("cuda", enabled=use_amp)
     scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1)

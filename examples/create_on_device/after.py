@@ -64,7 +64,9 @@ def main():
     tunes = make_tunes(args.batch_size, 16).to(device)
 
     model = Player(device).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=0.01, fused=device.type == "cuda"
+    )
     use_amp = device.type == "cuda"
     amp_dtype = (
         torch.bfloat16

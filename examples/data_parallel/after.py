@@ -142,7 +142,9 @@ def main():
         if is_main_process():
             print("loaded", args.resume)
     model = distribute(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.05, momentum=0.9, fused=device.type == "cuda"
+    )
     use_amp = device.type == "cuda"
     scaler = torch.amp.GradScaler("cuda", enabled=use_amp)
     criterion = nn.MSELoss()

@@ -164,7 +164,7 @@ def main():
 
     model = Siamese()
     model = distribute(model.cuda())
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=True)
     use_amp = torch.cuda.is_available()
     scaler = torch.amp.GradScaler("cuda", enabled=use_amp)
     positive_weight = torch.tensor([1.5], device="cuda")

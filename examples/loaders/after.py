@@ -94,6 +94,8 @@ def main():
         persistent_workers=torch.cuda.device_count() > 0,
     )
 
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")
     model = BagOfWords().to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)

@@ -106,7 +106,9 @@ def main():
     )
 
     model = Autoencoder().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.lr, fused=device.type == "cuda"
+    )
     scaler = torch.amp.GradScaler(
         "cuda",
         enabled=device.type == "cuda" and torch.cuda.get_device_capability()[0] < 8,

@@ -45,7 +45,9 @@ def main():
     test_loader = DataLoader(Measurements(64, seed=2), **loader_args)
 
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, fused=device.type == "cuda"
+    )
     use_amp = device.type == "cuda"
     amp_dtype = (
         torch.bfloat16

@@ -152,7 +152,9 @@ def test_a_function_in_another_file_is_changed_with_its_caller() -> None:
     before = {"steps.py": f"{imports}\n\n{function}".rstrip() + "\n", "train.py": f"from steps import train_step\n{HEAD}def main{rest}"}
     after = {
         "steps.py": f"{imports}\n\n{after_function}".rstrip() + "\n",
-        "train.py": f"from steps import train_step\n{HEAD}def main{after_rest}",
+        "train.py": f"from steps import train_step\n{HEAD}def main{after_rest}".replace(
+            'device.type == "cuda"', "torch.cuda.is_available()"
+        ),
     }
     (note,) = check_program(RULE, before, after)
     assert note.line

@@ -48,6 +48,7 @@ from torchfix.facts.project.project import Project
 from torchfix.facts.project.repetition import Repetition
 from torchfix.facts.project.reports import Reports
 from torchfix.facts.project.scripts import Script
+from torchfix.facts.project.startup import Startup
 from torchfix.facts.tensors.arrays import Arrays
 from torchfix.facts.tensors.constructors import Constructors
 from torchfix.facts.tensors.creations import Creations
@@ -267,6 +268,11 @@ class Facts:
     def companions(self) -> Companions:
         """Where companions of objects can be made."""
         return Companions(self)
+
+    @cached_property
+    def startup(self) -> Startup:
+        """Where a script's program begins its work."""
+        return Startup(self)
 
     @cached_property
     def cycles(self) -> Cycles:

@@ -1,0 +1,95 @@
+"""matmul-precision: which scripts get the switch, once, and which choose their precision by themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.running import run_on_cpu, run_on_fake_gpu
+from torchfix import registry
+from torchfix.testing import check_held, check_noop, check_transformed, run_on_program, run_transform
+
+RULE = "matmul-precision"
+SCRIPT = """\
+import torch
+from torch import nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+torch.manual_seed(0)
+model = nn.Linear(8, 2).to(device)
+optimizer = torch.optim.LBFGS(model.parameters())
+for x in torch.ones(2, 4, 8):
+    x = x.to(device)
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step(lambda: model(x).pow(2).mean())
+    print(loss.item())
+"""
+WORD = 'import os\nos.environ["NVIDIA_TF32_OVERRIDE"] = "0"'
+OLD = "torch.backends.cuda.matmul.allow_tf32 = True"
+HIGHEST = 'torch.set_float32_matmul_precision("highest")'
+SWITCH = 'if torch.cuda.is_available():\n    torch.set_float32_matmul_precision("high")\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(SCRIPT.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'), id="on the host"),
+        pytest.param(SCRIPT.replace("LBFGS", "SGD").replace("lambda: model(x).pow(2).mean()", ""), id="where mixed precision can be had"),
+        pytest.param(
+            SCRIPT.replace("torch.manual", "torch.backends.cuda.matmul.allow_tf32 = True\ntorch.manual"), id="trap 1: an old switch"
+        ),
+        pytest.param(
+            SCRIPT.replace("torch.manual", 'torch.backends.cuda.matmul.fp32_precision = "ieee"\ntorch.manual'), id="trap 1: a new switch"
+        ),
+        pytest.param(SCRIPT.replace("torch.manual", f"{HIGHEST}\ntorch.manual"), id="set already"),
+        pytest.param(
+            SCRIPT.replace("torch.manual", 'import os\nos.environ["NVIDIA_TF32_OVERRIDE"] = "0"\ntorch.manual'), id="by environment"
+        ),
+        pytest.param(SCRIPT.replace("nn.Linear(8, 2)", "nn.Linear(8, 2).double()"), id="trap: float64 code"),
+        pytest.param(SCRIPT.replace("    loss =", '    with torch.autocast("cuda"):\n        model(x)\n    loss ='), id="under autocast"),
+        pytest.param(SCRIPT.replace("model = ", "def build():\n    return ").split("optimizer")[0], id="a file to be imported"),
+    ],
+)
+def test_leaves_programs_with_nothing_to_gain_or_a_choice_of_their_own(text: str) -> None:
+    """A global switch is only set where nobody set one."""
+    check_noop(RULE, text)
+
+
+def test_torch_that_lacks_the_switch_is_held() -> None:
+    """It came with torch 1.12."""
+    check_held(RULE, SCRIPT, "torch-too-old", torch=(1, 11))
+
+
+def test_the_documented_example_becomes_what_it_says() -> None:
+    """Before and after of the rule's own text."""
+    rule = registry.find(RULE)
+    check_transformed(rule, rule.before, rule.after)
+
+
+def test_the_switch_stands_in_front_of_the_first_network() -> None:
+    """Under a test for CUDA, since on a CPU it may choose bfloat16 kernels (trap 4)."""
+    (note,) = check_transformed(RULE, SCRIPT, SCRIPT.replace("model = ", SWITCH + "model = "))
+    assert note.notes
+
+
+def test_the_script_gets_it_and_the_library_does_not() -> None:
+    """The loop may stand in another file."""
+    head, loop = SCRIPT.split("for x in", 1)
+    library = f"import torch\n\n\ndef train(model, optimizer, device):\n    for x in{loop}".replace("\n    ", "\n        ")
+    library = library.replace("\n        for x", "\n    for x")
+    files = {"engine.py": library, "main.py": f"from engine import train\n{head}train(model, optimizer, device)\n"}
+    results = run_on_program(RULE, files)
+    assert not results["engine.py"].notes
+    assert SWITCH in results["main.py"].after.decode()
+
+
+def test_on_the_cpu_nothing_changes(tmp_path: Path) -> None:
+    """Bit for bit; and the pretend GPU takes the line."""
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(SCRIPT)
+    after.write_bytes(run_transform(RULE, SCRIPT).after)
+    assert run_on_cpu(before) == run_on_cpu(after)
+    assert run_on_fake_gpu(before)[0] == run_on_fake_gpu(after)[0]

@@ -1,0 +1,110 @@
+"""Let cuDNN measure which convolution algorithm is fastest.
+
+Why:
+    cuDNN knows several algorithms for each convolution and takes one by a rule of thumb. With
+    ``torch.backends.cudnn.benchmark = True`` it tries them once for each input size and keeps the fastest, which pays
+    where the sizes stay the same.
+
+Before:
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from torchvision import datasets, transforms
+
+    data = datasets.CIFAR10("data", transform=transforms.ToTensor())
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(7200, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(data, batch_size=64):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+
+After:
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from torchvision import datasets, transforms
+
+    data = datasets.CIFAR10("data", transform=transforms.ToTensor())
+    torch.backends.cudnn.benchmark = True
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(7200, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(data, batch_size=64):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+
+Safety:
+    Effects ``numerics`` and ``memory``: another algorithm sums in another order, and may need a larger workspace. The line
+    goes into the script, where it makes its first network, and only where a network with convolutions trains on CUDA, the
+    images have one size that can be read (a crop, a resize to height and width, a dataset of small images), and nothing in
+    the program chooses cuDNN's algorithms or asks for determinism.
+
+Reference:
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-cudnn-auto-tuner
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchfix.edits import InsertBefore
+from torchfix.facts import Facts
+from torchfix.facts.code.calls import argument
+from torchfix.transform import Effect, Finding, NoOptions, Transform
+
+_MESSAGE = "cuDNN takes convolution algorithms by a rule of thumb"
+_BECAUSE = "the images have one size, and nothing asks for determinism"
+_NOTE = "Runs differ in the last digits from one to the next, and the first batches and a smaller last batch are measured anew."
+_CROPS = ("CenterCrop", "RandomCrop", "RandomResizedCrop", "FiveCrop", "TenCrop")
+_SMALL = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS")
+_CHOOSING = ("benchmark", "deterministic", "use_deterministic_algorithms", "set_deterministic", "cudnn_enabled")
+_VARYING = ("collate_fn", "torchvision.models.detection")
+_CONVOLUTIONS = tuple(f"torch.nn.Conv{transposed}{size}d" for transposed in ("", "Transpose") for size in (1, 2, 3))
+
+
+def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
+    """The scripts that train networks with convolutions on images of one size."""
+    files = facts.program.files
+    place = facts.startup.before() if any(True for _ in facts.program.holding("backward")) else None
+    if place is None or facts.program.frameworks or any(map(_chooses, files)):
+        return
+    trains = any((target := other.targets.around(loop.node)) and target.may_be_cuda for other in files for loop in other.loops.training)
+    if not trains or not any(map(_convolves, files)) or not any(map(_has_one_size, files)) or any(map(_varies, files)):
+        return
+    cudnn = facts.names.spell("torch.backends.cudnn", place)
+    if cudnn is not None:
+        edit = InsertBefore(place, f"{cudnn}.benchmark = True")
+        yield Finding(place, _MESSAGE, (edit,), frozenset({Effect.NUMERICS, Effect.MEMORY}), _BECAUSE, (_NOTE,))
+
+
+def _chooses(facts: Facts) -> bool:
+    """Whether a file chooses cuDNN's algorithms or asks for determinism."""
+    return any(name in facts.tree.attributes or name in facts.tree.calls for name in _CHOOSING)
+
+
+def _convolves(facts: Facts) -> bool:
+    return next(facts.calls.to(*_CONVOLUTIONS), None) is not None or any(
+        (facts.calls.meaning(call) or "").startswith("torchvision.models.") for calls in facts.tree.calls.values() for call in calls
+    )
+
+
+def _has_one_size(facts: Facts) -> bool:
+    """Whether a file brings its images to one size: by a crop, by height and width, or by taking a dataset of small ones."""
+    if any(True for _ in facts.calls.to(*(f"torchvision.datasets.{name}" for name in _SMALL))):
+        return True
+    for name in (*_CROPS, "Resize"):
+        for call in facts.calls.to(f"torchvision.transforms.{name}", f"torchvision.transforms.v2.{name}"):
+            size = argument(call, "size", 0)
+            if name != "Resize" or isinstance(size, (ast.Tuple, ast.List)):
+                return True
+    return False
+
+
+def _varies(facts: Facts) -> bool:
+    """Whether a file has batches of its own making, or detectors, whose images differ in size."""
+    return any(word in facts.source.text for word in _VARYING)
+
+
+TRANSFORM = Transform.from_module(__name__, __doc__, group="precision", literals=(b"torch",), find=find, since="0.2")

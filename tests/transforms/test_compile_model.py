@@ -1,0 +1,116 @@
+"""compile-model: which networks are compiled in place, and which a compiled graph would not suit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.running import run_on_cpu
+from torchfix import registry
+from torchfix.testing import check_held, check_noop, check_transformed, run_transform
+
+RULE = "compile-model"
+SCRIPT = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.layer(x).relu()
+
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+torch.manual_seed(0)
+model = Net().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.ones(3, 4, 8):
+    optimizer.zero_grad()
+    loss = model(x.to(device)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+print(list(model.state_dict()), isinstance(model, Net))
+"""
+MADE = "model = Net().to(device)\n"
+COMPILED = f'{MADE}if device.type == "cuda":\n    model.compile()\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(SCRIPT.replace(MADE, "model = torch.compile(Net().to(device))\n"), id="compiled already"),
+        pytest.param(SCRIPT.replace(MADE, f"{MADE}model.compile()\n"), id="compiled in place already"),
+        pytest.param(SCRIPT.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'), id="on the host"),
+        pytest.param(SCRIPT.replace("    loss.backward()\n    optimizer.step()\n", ""), id="nothing is trained"),
+    ],
+)
+def test_leaves_networks_that_gain_nothing(text: str) -> None:
+    """There is nothing to say."""
+    check_noop(RULE, text)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        pytest.param("graph-breaks", SCRIPT.replace("return self", "print(x.shape)\n        return self"), id="trap: printing"),
+        pytest.param("graph-breaks", SCRIPT.replace("return self", "return x.max().item() * self"), id="trap: reading back"),
+        pytest.param("graph-breaks", SCRIPT.replace("return self", "return x if x.sum() > 0 else self"), id="by value"),
+        pytest.param("looked-into", SCRIPT.replace("optimizer =", "model.register_forward_hook(print)\noptimizer ="), id="trap: hooks"),
+        pytest.param("looked-into", SCRIPT + "torch.onnx.export(model, x, 'net.onnx')\n", id="trap: ONNX"),
+        pytest.param("looked-into", SCRIPT + "torch.jit.trace(model, x)\n", id="trap: TorchScript"),
+        pytest.param("double-backward", SCRIPT.replace("loss.backward()", "loss.backward(create_graph=True)"), id="gradients of gradients"),
+        pytest.param("data-parallel", SCRIPT.replace("Net().to(device)", "nn.DataParallel(Net()).to(device)"), id="trap: DataParallel"),
+    ],
+)
+def test_holds_networks_that_a_compiled_graph_does_not_suit(code: str, text: str) -> None:
+    """The reason names the line in the network where there is one."""
+    check_held(RULE, text, code)
+
+
+def test_torch_that_compiles_only_by_a_wrapper_is_held() -> None:
+    """The wrapper changes the keys of checkpoints."""
+    check_held(RULE, SCRIPT, "torch-too-old", torch=(2, 0))
+
+
+def test_it_is_off_unless_it_is_asked_for() -> None:
+    """What it gains depends on the network."""
+    assert RULE not in [transform.name for transform in registry.select(registry.discover(), (), ())]
+
+
+def test_the_documented_example_becomes_what_it_says() -> None:
+    """Before and after of the rule's own text."""
+    rule = registry.find(RULE)
+    check_transformed(rule, rule.before, rule.after)
+
+
+def test_the_network_is_compiled_where_it_is_made() -> None:
+    """Under the program's own test for CUDA."""
+    (note,) = check_transformed(RULE, SCRIPT, SCRIPT.replace(MADE, COMPILED))
+    assert note.notes
+
+
+def test_without_cuda_nothing_changes(tmp_path: Path) -> None:
+    """Bit for bit, keys and class included."""
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(SCRIPT)
+    after.write_bytes(run_transform(RULE, SCRIPT).after)
+    assert run_on_cpu(before) == run_on_cpu(after)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs a C++ compiler")
+def test_a_compiled_network_trains_alike_and_keeps_its_keys(tmp_path: Path) -> None:
+    """Compiled on the CPU for once: within rounding, with the old keys and the old class."""
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(SCRIPT)
+    after.write_text(run_transform(RULE, SCRIPT).after.decode().replace('if device.type == "cuda":', "if True:"))
+    *old, keys = run_on_cpu(before).splitlines()
+    *new, same = run_on_cpu(after, timeout=240).splitlines()
+    assert same == keys
+    assert [float(line) for line in new] == pytest.approx([float(line) for line in old], rel=1e-5)

@@ -28,6 +28,9 @@ def target(text: str, modules: dict[str, str] | None = None) -> Target | None:
         pytest.param("d = 'cuda'\nfor x in b:\n    x = x.to(d)\n", {"cuda"}, "d", None, id="a variable with a word"),
         pytest.param("d = 0\nfor x in b:\n    x = x.cuda(d)\n", {"cuda"}, None, None, id="an index"),
         pytest.param("gpu = True\nfor x in b:\n    if gpu:\n        x = x.cuda()\n", {"cuda"}, None, "gpu", id="under a flag"),
+        pytest.param(
+            "for x in b:\n    if train:\n        x = x.cuda()\n    else:\n        x = x.cuda()[0]\n", {"cuda"}, None, None, id="either way"
+        ),
         pytest.param("m = nn.Linear(1, 1).cuda()\nfor x in b:\n    m(x)\n", {"cuda"}, None, None, id="only the network is moved"),
         pytest.param("d = torch.device('mps')\nfor x in b:\n    x = x.to(d)\n", {"mps"}, "d", None, id="another device"),
     ],

@@ -49,13 +49,15 @@ _HOMES = {
     "torch.functional": "torch",
     "torch.nn.utils.clip_grad": "torch.nn.utils",
 }
+# Modules whose name is a function's too, in the package above.
+_FUNCTIONS_TOO = ("torch.nn.parallel.data_parallel",)
 
 
 @functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """A torch name as torch's documentation has it, whichever module it was imported from."""
     for home, public in _HOMES.items():
-        if name == home or name.startswith(home + "."):
+        if (name == home and name not in _FUNCTIONS_TOO) or name.startswith(home + "."):
             name = public + name[len(home) :]
     parts = name.split(".")
     if parts[:3] == ["torch", "nn", "modules"] and len(parts) >= 4:

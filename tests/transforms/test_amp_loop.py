@@ -1543,3 +1543,36 @@ def test_a_batch_that_overflows_leaves_the_parameters_alone(tmp_path: Path) -> N
     )
     lines = run_on_fake_gpu(script, capability="7.5")[0].splitlines()
     assert lines[:2] == ["32768.0 True", "32768.0 False"]
+
+
+OLD = """\
+for epoch in range(2):
+    with torch.no_grad():
+        old = torch.stack([model(x.to(device)).log_softmax(-1) for x, y in batches()])
+    for i, (x, y) in enumerate(batches()):
+        x, y = x.to(device), y.to(device)
+        new = model(x).log_softmax(-1)
+        loss = F.kl_div(new, old[i], log_target=True)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "held"),
+    [
+        pytest.param("with torch.no_grad():", True, id="by the network itself"),
+        pytest.param("teacher = Net().to(device)\n    with torch.no_grad():", False, id="by another one"),
+    ],
+)
+def test_a_loss_on_what_the_same_network_gave_before_in_float32_is_held(old: str, held: bool) -> None:
+    """In reinforcement learning the ratio of two probabilities would become that of two precisions."""
+    body = OLD.replace("with torch.no_grad():", old)
+    if not held:
+        body = body.replace("stack([model(", "stack([teacher(")
+    text = program().split("for i, ", 1)[0] + body
+    if held:
+        check_held(RULE, text, "old-outputs")
+    else:
+        assert "autocast" in after_of(text)

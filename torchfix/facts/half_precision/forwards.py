@@ -11,7 +11,7 @@ from torchfix.facts.code.calls import has_stars, receiver
 from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Bound, parameters
-from torchfix.facts.code.tree import FUNCTIONS, Function, child_blocks, dotted, last_name, walk, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, Function, child_blocks, dotted, last_name, statements_here, walk, walk_here
 from torchfix.facts.code.values import passed
 from torchfix.facts.half_precision.autocast import LOSS_FUNCTIONS, is_operation
 from torchfix.facts.half_precision.precision import FULL, MUTATORS, Reader, Reading
@@ -74,7 +74,41 @@ class Forwards:
         if not runs:
             return self._unseen(feeding)
         split = _Split(self._facts, update, feeding, runs)
-        return split.unsafe_loss() or split.obstacle() or split.forward()
+        return split.unsafe_loss() or self._old_outputs(update, feeding, runs) or split.obstacle() or split.forward()
+
+    def _old_outputs(self, update: Update, feeding: Feeding, runs: list[ast.Call]) -> Obstacle | None:
+        """What the same network gave without gradients outside the loop, where the loss compares it with what it gives now.
+
+        Reinforcement learning does so: the ratio of two probabilities would be that of two precisions too.
+        """
+        facts, loop = self._facts, update.loop
+        around = loop.function or facts.tree.module
+        mine = {network.value for call in runs for network in facts.models.run_by(call) or ()}
+        outside = [item for item in statements_here(around.body) if not facts.tree.is_within(item, loop.node)]
+        calls = {call for item in outside for part in _computed(item) for call in walk_here(part) if isinstance(call, ast.Call)}
+        blind = (call for call in calls if facts.regions.under(call, NO_GRAD))
+        old = {call for call in blind if mine & {network.value for network in facts.models.run_by(call) or ()}}
+        held: set[str] = set()
+        size = -1
+        while old and len(held) != size:
+            size = len(held)
+            for item in outside:
+                nodes = [node for part in _computed(item) for node in walk_here(part)]
+                if any(node in old or (isinstance(node, ast.Name) and node.id in held) for node in nodes):
+                    held |= _given_names(item)
+        read = (node for part in feeding.expressions for node in walk_here(part) if isinstance(node, ast.Name) and node.id in held)
+        brought = next((node for node in read if not self._is_bound_in(node, loop.node)), None)
+        if brought is None:
+            return None
+        return Obstacle(
+            "old-outputs",
+            f"the loss is computed with {brought.id}, which stems from what the same network gave outside this loop, in float32",
+            "run both passes under torch.autocast, and compare the learning curves",
+        )
+
+    def _is_bound_in(self, name: ast.Name, loop: ast.AST) -> bool:
+        """Whether a name has its value from statements inside a loop only."""
+        return all(self._facts.tree.is_within(binding.node, loop) for binding in self._facts.flow.reaching(name))
 
     def feeding(self, update: Update) -> Feeding:
         """Everything in the loop that its losses are computed from."""
@@ -134,6 +168,18 @@ def _computed(statement: ast.stmt) -> list[ast.expr]:
     if isinstance(statement, (ast.With, ast.AsyncWith)):
         return [item.context_expr for item in statement.items]
     return [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
+
+
+def _given_names(statement: ast.stmt) -> set[str]:
+    """The variables to which a statement gives something: bound, written into by index, or appended to."""
+    targets = [node for node in walk_here(statement) if isinstance(getattr(node, "ctx", None), ast.Store)]
+    targets += [call.func.value for call in walk_here(statement) if isinstance(call, ast.Call) and _is_mutation(call.func)]  # type: ignore[attr-defined]
+    found = set()
+    for target in targets:
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        found |= {target.id} if isinstance(target, ast.Name) else set()
+    return found
 
 
 def _is_mutation(outer: ast.AST | None) -> bool:

@@ -79,6 +79,7 @@ _BECAUSE = "each step has its backward pass, and the network's code holds nothin
 _DISABLE = "Set use_amp to False to train in float32 again, and compare the loss curves of both before merging."
 _PARALLEL = "DataParallel's threads compute in float16 whatever autocast is told; once it is gone, torch.bfloat16 without a scaler will do."
 _EVALUATION = "The loop also evaluates, and its evaluation batches now compute in half precision too."
+_OLD = "{} stems from what the network gave outside this loop, in float32: put that pass under the same autocast too, or compare closely."
 _UNSAVED = "The scaler's state is not saved with the optimizer's: a resumed float16 run skips a few steps while its scale settles."
 _SCHEDULE = (
     "The learning-rate schedule also moves when the scaler skips a step, which only happens in float16; "
@@ -253,19 +254,15 @@ class _Rewrite:
 
     def notes(self, saved: bool) -> Iterator[str]:
         """What the user must read before merging."""
+        candidate, forward = self.candidate, self.candidate.forward
+        kept = any(companion.facts.states.are_kept(companion.variable) for companion in candidate.companions)
+        evaluates = any(candidate.facts.regions.under(first, ("torch.set_grad_enabled",)) for first, _ in forward.regions)
         yield _DISABLE.replace("use_amp", self.use_amp)
-        if self.candidate.parallel:
-            yield _PARALLEL
-        if any(self.candidate.facts.regions.under(first, ("torch.set_grad_enabled",)) for first, _ in self.candidate.forward.regions):
-            yield _EVALUATION
-        if self.scaled and self.candidate.loop.scheduler_steps and not self.candidate.update.counted:
-            yield _SCHEDULE
-        if (
-            self.scaled
-            and not saved
-            and any(companion.facts.states.are_kept(companion.variable) for companion in self.candidate.companions)
-        ):
-            yield _UNSAVED
+        yield from [_OLD.format(forward.old.id)] if forward.old is not None else []
+        yield from [_PARALLEL] if candidate.parallel else []
+        yield from [_EVALUATION] if evaluates else []
+        yield from [_SCHEDULE] if self.scaled and candidate.loop.scheduler_steps and not candidate.update.counted else []
+        yield from [_UNSAVED] if self.scaled and kept and not saved else []
 
 
 TRANSFORM = Transform.from_module(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import has_stars, receiver
@@ -35,12 +35,14 @@ class Forward:
             unpacks a result into them.
         inline: the backward passes whose loss is computed in their own statement, and belongs under autocast too.
         networks: the networks that run.
+        old: a variable that stems from what one of them gave without gradients outside the loop, None where there is none.
     """
 
     regions: tuple[tuple[ast.stmt, ast.stmt], ...]
     restored: tuple[ast.Call | ast.Name, ...]
     inline: tuple[Sent, ...]
     networks: tuple[Network, ...]
+    old: ast.Name | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +76,10 @@ class Forwards:
         if not runs:
             return self._unseen(feeding)
         split = _Split(self._facts, update, feeding, runs)
-        return split.unsafe_loss() or self._old_outputs(update, feeding, runs) or split.obstacle() or split.forward()
+        found = split.unsafe_loss() or split.obstacle() or split.forward()
+        return found if isinstance(found, Obstacle) else replace(found, old=self._old_output(update, feeding, runs))
 
-    def _old_outputs(self, update: Update, feeding: Feeding, runs: list[ast.Call]) -> Obstacle | None:
+    def _old_output(self, update: Update, feeding: Feeding, runs: list[ast.Call]) -> ast.Name | None:
         """What the same network gave without gradients outside the loop, where the loss compares it with what it gives now.
 
         Reinforcement learning does so: the ratio of two probabilities would be that of two precisions too.
@@ -97,14 +100,7 @@ class Forwards:
                 if any(node in old or (isinstance(node, ast.Name) and node.id in held) for node in nodes):
                     held |= _given_names(item)
         read = (node for part in feeding.expressions for node in walk_here(part) if isinstance(node, ast.Name) and node.id in held)
-        brought = next((node for node in read if not self._is_bound_in(node, loop.node)), None)
-        if brought is None:
-            return None
-        return Obstacle(
-            "old-outputs",
-            f"the loss is computed with {brought.id}, which stems from what the same network gave outside this loop, in float32",
-            "run both passes under torch.autocast, and compare the learning curves",
-        )
+        return next((node for node in read if not self._is_bound_in(node, loop.node)), None)
 
     def _is_bound_in(self, name: ast.Name, loop: ast.AST) -> bool:
         """Whether a name has its value from statements inside a loop only."""

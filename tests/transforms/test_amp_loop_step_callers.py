@@ -90,6 +90,13 @@ def test_holds_where_the_function_is_not_the_whole_step(text: str, words: str) -
     assert note.reason is not None and words in note.reason.text
 
 
+def test_holds_where_a_later_loop_disturbs_the_function() -> None:
+    """The finding stands on the first loop, which is free."""
+    second = "\nfor x, y in batches():\n    learn(x.to(device), y.to(device))\n    optimizer.step()\n"
+    note = check_held(RULE, with_function(LEARN) + second, "backward-elsewhere")
+    assert note.reason is not None and "steps beside learn" in note.reason.text
+
+
 def test_half_precision_does_not_leave_the_function() -> None:
     """A result that the function returns is float32 again."""
     text = with_function(LEARN.replace("criterion(model(x), y)", "criterion(out := model(x), y)").replace("return loss", "return out"))
@@ -137,7 +144,16 @@ def test_a_method_of_the_object_that_trains_has_the_scaler_beside_its_optimizer(
     assert "        self.scaler.step(self.optimizer)\n        self.scaler.update()\n" in after
 
 
+SECOND = """
+def again(x, y):
+    return learn(x.to(device), y.to(device))
+
+
+for x, y in batches():
+    print(repr(again(x, y).item()))
+"""
 PROGRAMS = [
+    pytest.param(with_function(LEARN) + SECOND, id="two loops, one through a function"),
     pytest.param(with_function(LEARN), id="globals"),
     pytest.param(with_function(HANDED, CALLED), id="parameters"),
     pytest.param(with_agent(), id="a method"),

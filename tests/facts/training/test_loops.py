@@ -37,6 +37,37 @@ def test_loops_that_train_through_what_they_call_are_told(text: str, expected: d
 
 
 @pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        pytest.param(
+            "def send(x):\n    f(x).backward()\n\n\nfor x in b:\n    send(x)\n    o.step()\n",
+            "backward-elsewhere",
+            "the backward pass stands in send (line 1 of train.py)",
+            id="a function",
+        ),
+        pytest.param(
+            "class O:\n    def update(self):\n        self.o.step()\n\n\no = O()\nfor x in b:\n    f(x).backward()\n    o.update()\n",
+            "step-elsewhere",
+            "o.update() on line 9 leaves the optimizer's step to update (line 2 of train.py)",
+            id="a wrapper",
+        ),
+        pytest.param(
+            "class O:\n    def update(self):\n        self.o.step()\n\n\nfor x in b:\n    f(x).backward()\n    o.update()\n",
+            "step-elsewhere",
+            "o.update() on line 8 leaves the optimizer's step to a method of another object",
+            id="a wrapper whose making is not seen",
+        ),
+    ],
+)
+def test_where_the_rest_of_the_step_stands_is_told(text: str, code: str, words: str) -> None:
+    """By function, line and file where the function is surely known."""
+    facts = facts_of(text)
+    (node,) = facts.loops.indirect
+    found = facts.loops.elsewhere(node)
+    assert found.code == code and words in found.text
+
+
+@pytest.mark.parametrize(
     ("body", "expected"),
     [
         pytest.param("loss.backward()", False, id="plain"),

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
     from torchfix.facts.training.loops import Training, TrainingStep
 
-_ELSEWHERE = {
-    "backward": Obstacle(
-        "backward-elsewhere",
-        "the backward pass stands in a function that this loop calls",
-        "write forward, backward and step in one function",
-    ),
-    "step": Obstacle(
-        "step-elsewhere", "the optimizer steps inside a method of another object", "call the step of a torch optimizer in the loop"
-    ),
-}
-
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -108,14 +97,14 @@ class Candidates:
             target = facts.targets.around(node)
             if step is not None and target is not None and target.may_be_cuda:
                 if self._is_first(node, step):
-                    yield node, facts.loops.beside(node, step) or step.facts.candidates.of_step(step)
+                    yield node, step.facts.loops.beside(step) or step.facts.candidates.of_step(step) or facts.loops.elsewhere(node)
             elif target is not None and target.may_be_cuda:
-                yield node, _ELSEWHERE[part]
+                yield node, facts.loops.elsewhere(node)
 
-    def of_step(self, step: TrainingStep) -> Candidate | Obstacle:
-        """A function of this file that trains once for each call: what was proved, or what could not be."""
+    def of_step(self, step: TrainingStep) -> Candidate | Obstacle | None:
+        """A function of this file that trains once for each call: what was proved, or what could not be; None off any device."""
         target = self._facts.targets.around(step.node)
-        return self._read(step, target) if target is not None else _ELSEWHERE["backward"]
+        return self._read(step, target) if target is not None else None
 
     def _is_first(self, node: LoopNode, step: TrainingStep) -> bool:
         """Whether a loop is the first of those that call a function that trains, so that it answers for the function."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -212,31 +212,77 @@ class Loops:
 
     def _runs_backward(self, call: ast.Call) -> bool:
         """Whether a call runs a function of the project with a backward pass that no loop in it repeats."""
+        return self._sending(call) is not None
+
+    def _sending(self, call: ast.Call) -> tuple[Facts, Function] | None:
+        """The function of the project that a call runs, where it has a backward pass that no loop in it repeats."""
         method = self._facts.own_method(call)
         definition = self._facts.names.definition(call.func)
         facts, function = (
             (self._facts, method) if method is not None else (definition.facts, definition.node) if definition else (None, None)
         )
         if facts is None or not isinstance(function, FUNCTIONS):
-            return False
+            return None
         passes = [item for item in facts.tree.calls.get("backward", ()) if facts.tree.is_within(item, function)]
-        return any(not facts.tree.is_within(facts.tree.nearest(item, LOOPS) or facts.tree.module, function) for item in passes)
+        sends = any(not facts.tree.is_within(facts.tree.nearest(item, LOOPS) or facts.tree.module, function) for item in passes)
+        return (facts, function) if sends else None
 
-    def beside(self, node: LoopNode, step: TrainingStep) -> Obstacle | None:
-        """What a loop does beside the function that is its step, or that function itself, that a scaler must not meet."""
-        words = f"{step.node.name} (line {step.node.lineno})"
+    def elsewhere(self, node: LoopNode) -> Obstacle:
+        """Where the part stands that one of the :attr:`indirect` loops leaves to what it calls."""
+        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+        if self.indirect[node] == "backward":
+            words = _places(found for call in calls if (found := self._sending(call)) is not None)
+            return Obstacle(
+                "backward-elsewhere",
+                f"the backward pass stands in {words}, which this loop calls",
+                "write forward, backward and step in one function",
+            )
+        call = next(call for call in calls if self._runs_step(_attr(call)))
+        known = _places(item for item in called(self._facts, call) if item[1].name in item[0].loops._stepping_methods)
+        return Obstacle(
+            "step-elsewhere",
+            f"{ast.unparse(call)} on line {call.lineno} leaves the optimizer's step to {known or 'a method of another object'}",
+            "call the step of a torch optimizer in the loop",
+        )
+
+    def beside(self, step: TrainingStep) -> Obstacle | None:
+        """What stands beside the calls of a function that trains, in whatever file, or in that function, that a scaler must not meet."""
+        words = _places([(step.facts, step.node)])
         waits = (ast.Yield, ast.YieldFrom, ast.Await)
         if isinstance(step.node, ast.AsyncFunctionDef) or any(isinstance(item, waits) for item in step.nodes()):
             return _beside(f"{words} pauses between the parts of its training step")
-        for _, sent in self._facts.reach.calls(node.body):
+        waiting: list[tuple[Facts, Function]] = [(step.facts, step.node)]
+        for facts, function in waiting:  # one that calls it without a loop is called in turn
+            calls = facts.callers_everywhere(function)
+            if calls is None:
+                return _beside(f"{_places([(facts, function)])}, which trains, may have callers that are not seen")
+            for caller, node in dict.fromkeys((caller, caller.loops._repeats(call)) for caller, call in calls):
+                found = caller.loops._meets(node, step, words)
+                if found is not None:
+                    return found
+                if isinstance(node, FUNCTIONS) and (caller, node) not in waiting:
+                    waiting.append((caller, node))
+        return None
+
+    def _repeats(self, call: ast.Call) -> LoopNode | Function | ast.Module:
+        """The outermost loop that repeats a call in its function; where there is none that function, or the module."""
+        tree, function = self._facts.tree, self._facts.tree.function(call)
+        loops = [outer for outer in tree.ancestors(call) if isinstance(outer, LOOPS) and tree.function(outer) is function]
+        return loops[-1] if loops else function or tree.module
+
+    def _meets(self, node: LoopNode | Function | ast.Module, step: TrainingStep, words: str) -> Obstacle | None:
+        """What one of the places that call a function that trains does beside it."""
+        place = f"line {{}} of {self._facts.path}"
+        body = [item for item in node.body if not isinstance(item, (*FUNCTIONS, ast.ClassDef))]
+        for facts, sent in self._facts.reach.calls(body):
             if _attr(sent) == "backward" and sent not in step.backwards:
-                return _beside(f"{ast.unparse(sent)} (line {sent.lineno}) goes backward beside {words}")
+                return _beside(f"{ast.unparse(sent)} (line {sent.lineno} of {facts.path}) goes backward beside {words}")
         stepped = {dotted(_receiver(call)) for call in step.steps}
-        for item in (item for statement in node.body for item in walk_here(statement)):
+        for item in (item for statement in body for item in walk_here(statement)):
             if isinstance(item, ast.Attribute) and (item.attr == "grad" or item.attr.startswith("clip_grad")):
-                return _beside(f"line {item.lineno} reads gradients beside {words}")
+                return _beside(f"{place.format(item.lineno)} reads gradients beside {words}")
             if isinstance(item, ast.Call) and _attr(item) == "step" and self._disturbs(item, stepped):
-                return _beside(f"line {item.lineno} steps beside {words}")
+                return _beside(f"{place.format(item.lineno)} steps beside {words}")
         return None
 
     def _disturbs(self, call: ast.Call, stepped: set[str | None]) -> bool:
@@ -287,6 +333,11 @@ class Loops:
 
 def _sends_backward(facts: Facts, call: ast.Call) -> bool:
     return _attr(call) == "backward" or facts.calls.meaning(call) == "torch.autograd.backward"
+
+
+def _places(functions: Iterable[tuple[Facts, Function]]) -> str:
+    """Functions by name, line and file."""
+    return ", ".join(dict.fromkeys(f"{function.name} (line {function.lineno} of {facts.path})" for facts, function in functions))
 
 
 def _beside(words: str) -> Obstacle:

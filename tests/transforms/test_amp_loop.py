@@ -953,6 +953,7 @@ def test_a_condition_around_backward_keeps_its_place() -> None:
     """The loop of the transfer-learning tutorial: one region for both phases, scaling where it steps, and a word about it."""
     (note,) = changed(
         """
+        optimizer.zero_grad()
         with torch.set_grad_enabled(i > 0):
             out = model(x)
             loss = criterion(out, y)
@@ -961,6 +962,7 @@ def test_a_condition_around_backward_keeps_its_place() -> None:
                 optimizer.step()
         """,
         """
+        optimizer.zero_grad()
         with torch.set_grad_enabled(i > 0):
             with autocast:
                 out = model(x)

@@ -60,6 +60,7 @@ from torchfix.facts.tensors.residence import Residences
 from torchfix.facts.tensors.tensors import Tensors
 from torchfix.facts.training.autograd import Autograd
 from torchfix.facts.training.clearing import Clearing
+from torchfix.facts.training.clears import Clears
 from torchfix.facts.training.companions import Companions
 from torchfix.facts.training.cycles import Cycles
 from torchfix.facts.training.evaluations import Evaluations
@@ -71,6 +72,7 @@ from torchfix.facts.training.models import Models
 from torchfix.facts.training.modes import Modes
 from torchfix.facts.training.optimizers import Optimizers
 from torchfix.facts.training.passes import Passes
+from torchfix.facts.training.recipients import Recipients
 from torchfix.facts.training.reductions import Reductions
 from torchfix.facts.training.regions import GRADIENT_SWITCHES, Regions
 from torchfix.facts.training.remembered import Remembered
@@ -278,6 +280,16 @@ class Facts:
     def cycles(self) -> Cycles:
         """How the gradients of training loops come and go."""
         return Cycles(self)
+
+    @cached_property
+    def clears(self) -> Clears:
+        """Where training loops clear gradients."""
+        return Clears(self)
+
+    @cached_property
+    def recipients(self) -> Recipients:
+        """Whose weights the gradients of losses reach."""
+        return Recipients(self)
 
     @cached_property
     def updates(self) -> Updates:

@@ -20,6 +20,8 @@ b = nn.Linear(2, 2)
 one = torch.optim.SGD(a.parameters(), lr=0.1)
 two = torch.optim.SGD(b.parameters(), lr=0.1)
 for i, x in enumerate(batches):
+    first, second = a(x).mean(), b(x).mean()
+    loss = first + second
 """
 
 
@@ -111,6 +113,28 @@ def test_a_step_in_an_inner_loop_closes_there() -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("one.zero_grad()\nfirst.backward()\none.step()", id="before"),
+        pytest.param("first.backward()\none.step()\none.zero_grad()", id="behind"),
+        pytest.param("if not x:\n    continue\none.zero_grad()\nfirst.backward()\none.step()", id="all of the turn may be left out"),
+        pytest.param("first.backward()\nif i % 2:\n    one.step()\n    one.zero_grad()", id="with the step"),
+        pytest.param("first.backward()\none.step()\nfor p in a.parameters():\n    p.grad = None", id="by hand"),
+        pytest.param("for each in (one, two):\n    each.zero_grad()\nfirst.backward()\none.step()", id="each of several"),
+        pytest.param(
+            "if i % 2 == 0:\n    one.zero_grad()\nfirst.backward()\nif (i + 1) % 2 == 0 or i == 7:\n    one.step()", id="in the same rhythm"
+        ),
+        pytest.param("first.backward()\nif i % 2 == 0:\n    one.step()\nif i % 2 == 0:\n    one.zero_grad()", id="in two conditions"),
+    ],
+)
+def test_a_single_step_closes_where_gradients_are_surely_cleared_for_it(body: str) -> None:
+    """Once for each step, before they are sent again."""
+    closing, taken = read(body)
+    assert closing == ["one.step()"]
+    assert taken == {"one.step()": ["first.backward()"]}
+
+
+@pytest.mark.parametrize(
     ("code", "body"),
     [
         pytest.param("gradients-kept", "loss.backward()\none.step()\ntwo.step()\none.zero_grad()", id="never cleared"),
@@ -125,8 +149,36 @@ def test_a_step_in_an_inner_loop_closes_there() -> None:
             id="left between the steps",
         ),
         pytest.param(
+            "gradients-kept",
+            "if i % 2:\n    one.zero_grad()\nfirst.backward()\none.step()\ntwo.zero_grad()\nsecond.backward()\ntwo.step()",
+            id="cleared less often than stepped",
+        ),
+        pytest.param("gradients-kept", "first.backward()\none.step()", id="a single one that is never cleared"),
+        pytest.param("gradients-kept", "two.zero_grad()\nfirst.backward()\none.step()", id="another one is cleared"),
+        pytest.param("gradients-kept", "first.backward()\none.step()\nif i:\n    continue\none.zero_grad()", id="left before the clearing"),
+        pytest.param(
+            "gradients-kept",
+            "if i % 2 == 0:\n    one.zero_grad()\nfirst.backward()\nif (i + 1) % 4 == 0:\n    one.step()",
+            id="cleared in another rhythm",
+        ),
+        pytest.param(
+            "gradients-kept",
+            "if n % 2 == 0:\n    one.zero_grad()\nfirst.backward()\nif (n + 1) % 2 == 0 or i == 7:\n    one.step()",
+            id="an extra step of a counter that goes on",
+        ),
+        pytest.param(
             "conditional-backward",
-            "one.zero_grad()\nif i:\n    loss.backward()\none.step()\ntwo.zero_grad()\nother.backward()\ntwo.step()",
+            "one.zero_grad()\ntwo.zero_grad()\nfirst.backward()\none.step()\ntwo.step()",
+            id="a loss that one of two takes no part in",
+        ),
+        pytest.param(
+            "conditional-backward",
+            "one.zero_grad()\ntwo.zero_grad()\nloss = a(b(x).detach()).mean()\nloss.backward()\none.step()\ntwo.step()",
+            id="a detached part",
+        ),
+        pytest.param(
+            "conditional-backward",
+            "one.zero_grad()\nif i:\n    loss.backward()\none.step()\ntwo.zero_grad()\nsecond.backward()\ntwo.step()",
             id="a step without gradients",
         ),
     ],

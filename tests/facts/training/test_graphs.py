@@ -54,6 +54,7 @@ def test_surely_none(text: str) -> None:
         pytest.param("def f():\n    return net(1), 3\nv, _ = f()", True, id="that part of what a function returns"),
         pytest.param("v = 0\nfor a in range(3):\n    v += net(a)", True, id="a sum of outputs"),
         pytest.param("def f(v):\n    return v\nasked(f(net(1)))\nv = f(net(1))", True, id="through a function"),
+        pytest.param("v = []\nfor a in range(3):\n    v.append(net(a))", True, id="collected in a list"),
         pytest.param("v = torch.zeros(3, requires_grad=True)", False, id="a leaf"),
         pytest.param("v = net.weight", False, id="a weight"),
         pytest.param("v = unknown(3)", False, id="out of sight"),

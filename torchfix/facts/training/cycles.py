@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,17 +64,9 @@ class Cycles:
 
     def of(self, loop: Training) -> Cycle | Obstacle:
         """How the loop's gradients come and go, or why no place can be told where a scaler may choose its next scale."""
-        statement = self._facts.tree.statement
-        each = tuple(statement(step) for step in loop.steps)
-        if len(loop.steps) == 1 and len(loop.backwards) == 1:
-            surely = self._surely_before(loop, loop.backwards[0], loop.steps[0])
-            return Cycle(each, {loop.steps[0]: loop.backwards}) if surely else _CONDITIONAL
-        found: Cycle | Obstacle = _CONDITIONAL
-        for closing in dict.fromkeys((self._together(loop), each)):
-            found = self._read(loop, closing) if closing is not None else found
-            if isinstance(found, Cycle):
-                break
-        return found
+        each = tuple(self._facts.tree.statement(step) for step in loop.steps)
+        tried = [self._read(loop, closing) for closing in dict.fromkeys((self._together(loop), each)) if closing is not None]
+        return next((cycle for cycle in tried if isinstance(cycle, Cycle)), tried[0])
 
     def sources(self, loop: Training) -> Cycle | Obstacle:
         """What each step takes, where the program itself looks after a scaler."""
@@ -111,10 +103,19 @@ class Cycles:
             taken = self._taken(loop, step, closing)
             if isinstance(taken, Obstacle):
                 return taken
-            if not any(self._surely_before(loop, backward, step) for backward in taken):
+            before = [backward for backward in taken if self._surely_before(loop, backward, step)]
+            if not before:
                 return _CONDITIONAL
+            if closing and len(loop.steps) > 1 and not any(self._reaches(backward, step) for backward in before):
+                return _no_gradients(self._facts.optimizers.stepped_by(step), step)
             sources[step] = taken
         return Cycle(closing, sources)
+
+    def _reaches(self, backward: ast.Call, step: ast.Call) -> bool:
+        """Whether a backward pass surely gives gradients to a network that is stepped."""
+        loss, optimizer = receiver(backward), self._facts.optimizers.stepped_by(step)
+        owners = self._owners(optimizer) if optimizer is not None else None
+        return loss is not None and owners is not None and self._facts.recipients.includes(loss, owners)
 
     def _taken(self, loop: Training, step: ast.Call, closing: tuple[ast.stmt, ...]) -> tuple[ast.Call, ...] | Obstacle:
         """The backward passes between a step and the last time before it that its gradients were cleared."""
@@ -122,12 +123,17 @@ class Cycles:
         around = self._turn(loop, step)
         events = [event for event in self._events(loop, closing) if tree.is_within(event.node, around)]
         here = next(index for index, event in enumerate(events) if event.node is step)
-        names = self._names(optimizer) if optimizer is not None else frozenset()
+        owners = self._owners(optimizer) if optimizer is not None else None
+        alone = owners is None and len({ast.unparse(receiver(item) or item) for item in loop.steps}) == 1
         taken: list[ast.Call] = []
+        cleared: frozenset[object] = frozenset()
         closed = False
         for event in [*reversed(events[:here]), *reversed(events[here + 1 :])]:
-            if event.kind is _Kind.CLEAR and event.targets & names:
-                return tuple(sorted(taken, key=_place))
+            if event.kind is _Kind.CLEAR and (not closing or self._renews(around, step, event.node)):
+                cleared |= event.targets
+                whole = owners <= cleared if owners is not None else alone and any(not isinstance(item, str) for item in cleared)
+                if whole or (optimizer is not None and dotted(optimizer) in cleared):
+                    return tuple(sorted(taken, key=_place))
             closed = closed or event.kind is _Kind.CLOSE
             if event.kind is _Kind.SEND and isinstance(event.node, ast.Call):
                 if closed:
@@ -138,41 +144,39 @@ class Cycles:
         words = ast.unparse(optimizer) if optimizer is not None else "the optimizer"
         return Obstacle(
             "gradients-kept",
-            f"gradients that {words} steps with on line {step.lineno} may stem from before another optimizer's step, under another scale",
+            f"gradients that {words} steps with on line {step.lineno} may stem from before an earlier step, under another scale",
             f"call {words}.zero_grad() before the backward pass whose gradients it is to take",
         )
+
+    def _owners(self, optimizer: ast.expr) -> frozenset[object] | None:
+        """Where the networks were made that an optimizer steps, None where one of them is not known."""
+        made = self._facts.optimizers.of(optimizer) or ()
+        owners = [parameter_owners(item.value.facts, argument(item.call, "params", 0)) for item in made]
+        return frozenset[object]().union(*(item or () for item in owners)) if owners and None not in owners else None
+
+    def _renews(self, around: ast.AST, step: ast.Call, clear: ast.AST) -> bool:
+        """Whether gradients are surely cleared by a place once for each step, before they are sent again."""
+        tree = self._facts.tree
+        stepping, clearing = tree.statement(step), tree.statement(clear)
+        block = common_block(self._facts, around, [stepping, clearing])
+        one, other = (next(item for item in block if tree.is_within(inner, item)) for inner in (stepping, clearing))
+        if _is_certain(self._facts, clearing, block):
+            between = block[block.index(one) : block.index(other)]  # none where it comes before
+            return not any(isinstance(node, LEAVING) for item in between for node in walk_here(item))
+        if not isinstance(one, ast.If) or not isinstance(other, ast.If) or one is other:
+            return False
+        if stepping in one.orelse or not _is_certain(self._facts, clearing, other.body):
+            return False
+        leaves = any(isinstance(node, LEAVING) for item in block[: block.index(other)] for node in walk_here(item))
+        beat = _beat(one.test, around)
+        return beat is not None and beat == _beat(other.test, around) and not leaves
 
     def _events(self, loop: Training, closing: tuple[ast.stmt, ...]) -> list[_Event]:
         found = [_Event(_Kind.SEND, _place(call), call) for call in loop.backwards]
         found += [_Event(_Kind.STEP, _place(call), call) for call in loop.steps]
         found += [_Event(_Kind.CLOSE, (item.end_lineno or item.lineno, 1 << 30), item) for item in closing]
-        found += self._clears(loop)
+        found += [_Event(_Kind.CLEAR, _place(clear.node), clear.node, clear.targets) for clear in self._facts.clears.of(loop)]
         return sorted(found, key=lambda event: event.place)
-
-    def _clears(self, loop: Training) -> Iterator[_Event]:
-        """The places that clear gradients: in the loop itself, and in methods of the same object that it calls."""
-        for call in (node for node in loop.nodes() if isinstance(node, ast.Call)):
-            method = self._facts.own_method(call)
-            calls = [call] if method is None else [node for node in walk(method) if isinstance(node, ast.Call)]
-            targets = [receiver(item) for item in calls if isinstance(item.func, ast.Attribute) and item.func.attr == "zero_grad"]
-            names = frozenset[object]().union(*(self._cleared(target) for target in targets if target is not None))
-            if names:
-                yield _Event(_Kind.CLEAR, _place(call), call, names)
-
-    def _cleared(self, target: ast.expr) -> frozenset[object]:
-        """What a ``zero_grad()`` clears: the optimizer by its name, or the networks whose gradients they are."""
-        networks = self._facts.models.of(target)
-        return frozenset(item.value for item in networks) if networks else frozenset([dotted(target)])
-
-    def _names(self, optimizer: ast.expr) -> frozenset[object]:
-        """By what an optimizer's gradients may be cleared: its own name, or the only network that it steps."""
-        found: set[object] = {dotted(optimizer)}
-        owners = [
-            parameter_owners(item.value.facts, argument(item.call, "params", 0)) for item in self._facts.optimizers.of(optimizer) or ()
-        ]
-        if len(owners) == 1 and owners[0] is not None and len(owners[0]) == 1:
-            found |= owners[0]
-        return frozenset(found)
 
     def _surely_before(self, loop: Training, backward: ast.Call, step: ast.Call) -> bool:
         """Whether a backward pass surely comes before a step, in the same turn of the loop."""
@@ -201,7 +205,16 @@ _CONDITIONAL = Obstacle(
 )
 
 
-def common_block(facts: Facts, loop: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt]:
+def _no_gradients(optimizer: ast.expr | None, step: ast.Call) -> Obstacle:
+    words = ast.unparse(optimizer) if optimizer is not None else "an optimizer"
+    return Obstacle(
+        "conditional-backward",
+        f"{words} may step on line {step.lineno} with no gradients of its own, which a scaler refuses",
+        "step where the loss of its own networks goes backward",
+    )
+
+
+def common_block(facts: Facts, loop: ast.AST, statements: list[ast.stmt]) -> list[ast.stmt]:
     """The innermost block of a loop in which all of these statements stand, themselves or inside others."""
     chains = []
     for statement in statements:
@@ -234,5 +247,20 @@ def _is_certain(facts: Facts, statement: ast.stmt, block: list[ast.stmt]) -> boo
     return current is not None
 
 
-def _place(node: ast.expr) -> tuple[int, int]:
+def _beat(test: ast.expr, around: ast.AST) -> tuple[str, str] | None:
+    """The counter and the period of a condition that holds once in so many turns: ``(i + 1) % steps == 0``.
+
+    It may also hold in the last turn, if the loop itself counts from its beginning.
+    """
+    first = test.values[0] if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else test
+    counted = first.left if isinstance(first, ast.Compare) and isinstance(first.ops[0], ast.Eq) else getattr(first, "operand", None)
+    if not isinstance(counted, ast.BinOp) or not isinstance(counted.op, ast.Mod):
+        return None
+    names = [node.id for node in walk(counted.left) if isinstance(node, ast.Name)]
+    targets = walk(around.target) if isinstance(around, (ast.For, ast.AsyncFor)) else ()
+    restarts = any(isinstance(node, ast.Name) and [node.id] == names for node in targets)
+    return (names[0], ast.unparse(counted.right)) if len(names) == 1 and (restarts or first is test) else None
+
+
+def _place(node: ast.expr | ast.stmt) -> tuple[int, int]:
     return (node.end_lineno or 0, node.end_col_offset or 0)

@@ -58,8 +58,9 @@ _ORDERING = _words("topk sort")
 GRADIENT_CALLS = ("torch.autograd.", "torch.func.", "functorch.")
 SENDING = _words("backward manual_backward")
 _ASKING = _words("grad_fn requires_grad is_leaf retains_grad requires_grad_ retain_grad register_hook detach_")
-_KEEPING = _words("append extend insert add appendleft update setdefault put push put_nowait")
-_OF_CONTAINERS = _KEEPING | _words("clear sort reverse remove discard count index keys")
+KEEPING = _words("append extend insert add appendleft update setdefault put push put_nowait")
+"""Methods by which a container keeps what it is given."""
+_OF_CONTAINERS = KEEPING | _words("clear sort reverse remove discard count index keys")
 _NUMBERS = _words(
     """builtins.print builtins.float builtins.int builtins.bool builtins.str builtins.repr builtins.format builtins.len builtins.id
     builtins.isinstance builtins.type builtins.hasattr builtins.range builtins.hash builtins.complex"""
@@ -440,7 +441,7 @@ class _Way:
                 self._enter(facts, node, call, path, stack)
         elif self._enter(facts, node, call, path, stack):
             return
-        elif source is not None and name in _KEEPING and not meaning.startswith("torch.") and _is_for_effect(facts, call):
+        elif source is not None and name in KEEPING and not meaning.startswith("torch.") and _is_for_effect(facts, call):
             self.hold(facts, source, (ANY,) if name != "extend" else (ANY, *path[1:]), stack)
         elif meaning == "builtins.map" and call.args[0] is not node:
             self._applied(facts, call, path, stack)

@@ -15,7 +15,14 @@ from torchfix.facts.code.calls import is_constant, keyword, receiver
 from torchfix.facts.code.scopes import Binding, Bound
 from torchfix.facts.code.tree import COMPREHENSIONS, FUNCTIONS, last_name, walk_here
 from torchfix.facts.code.values import passed
-from torchfix.facts.training.gradients import GRAPHLESS_ATTRIBUTES, GRAPHLESS_FUNCTIONS, GRAPHLESS_METHODS, NO_GRAPHS, gives_indices
+from torchfix.facts.training.gradients import (
+    GRAPHLESS_ATTRIBUTES,
+    GRAPHLESS_FUNCTIONS,
+    GRAPHLESS_METHODS,
+    KEEPING,
+    NO_GRAPHS,
+    gives_indices,
+)
 from torchfix.facts.training.regions import NO_GRAD
 
 if TYPE_CHECKING:
@@ -118,7 +125,7 @@ class Graphs:
             yield from () if bindings else (_UNKNOWN,)
             for binding in bindings:
                 yield from self._bound(binding, path)
-            for use in facts.writes.to(node):
+            for use in (*facts.writes.to(node), *self.collecting(node)):
                 yield from self._written(use)
         elif isinstance(node, (ast.Tuple, ast.List)) and path and not any(isinstance(item, ast.Starred) for item in node.elts):
             yield from ((facts, item, path[1:]) for item in node.elts[path[0] : path[0] + 1])
@@ -169,6 +176,14 @@ class Graphs:
     def _counts(self, iterable: ast.expr | None) -> bool:
         """Whether the first part of what an iterable gives is a count."""
         return isinstance(iterable, ast.Call) and self._facts.calls.meaning(iterable) == "builtins.enumerate"
+
+    def collecting(self, name: ast.Name) -> Iterator[ast.Name]:
+        """The uses of a variable by which the container that it holds is given something to keep: ``x.append(y)``."""
+        for use in self._facts.names.uses(name):
+            method = self._facts.tree.parent(use)
+            call = self._facts.tree.parent(method) if isinstance(method, ast.Attribute) and method.attr in KEEPING else None
+            if isinstance(call, ast.Call) and call.func is method:
+                yield use
 
     def _written(self, use: ast.Name) -> Iterator[str | Origin]:
         """What is written in place into the tensor that a variable holds: ``x[i] = y``, ``x.add_(y)``."""

@@ -1,0 +1,86 @@
+"""Where code that trains clears which gradients: by ``zero_grad()``, by hand, and in what it calls for that."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.callees import called
+from torchfix.facts.code.calls import is_constant, receiver
+from torchfix.facts.code.scopes import parameters
+from torchfix.facts.code.tree import dotted
+from torchfix.facts.code.values import passed
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+    from torchfix.facts.training.loops import Training
+
+
+@dataclass(frozen=True, eq=False)
+class Clear:
+    """One place that takes gradients away.
+
+    Args:
+        node: the call, or the loop that does it by hand.
+        targets: what it clears: the names of what ``zero_grad()`` is called on, and where networks were made.
+    """
+
+    node: ast.expr | ast.stmt
+    targets: frozenset[object]
+
+
+class Clears:
+    """Questions about the clearing of gradients in one file's training loops."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def of(self, loop: Training) -> Iterator[Clear]:
+        """The places in a loop, and in the functions that it calls, that clear gradients; what is out of sight is none."""
+        for node in loop.nodes():
+            cleared = self._by_call(node) if isinstance(node, ast.Call) else self._by_loop(node) if isinstance(node, ast.For) else ()
+            targets = frozenset[object]().union(*map(self._named, cleared))
+            if targets and isinstance(node, (ast.expr, ast.stmt)):
+                yield Clear(node, targets)
+
+    def _by_call(self, call: ast.Call) -> Iterator[ast.expr]:
+        """What a call clears: itself, or whenever the function that it runs does so, as this file names it."""
+        if _clears(call):
+            target = receiver(call)
+            yield from [target] if target is not None else []
+            return
+        own = self._facts.own_method(call)
+        for there, function in [(self._facts, own)] if own is not None else called(self._facts, call):
+            runs = (item.value for item in function.body if isinstance(item, ast.Expr) and isinstance(item.value, ast.Call))
+            for target in (receiver(inner) for inner in runs if _clears(inner)):
+                given = next((item for item in parameters(function.args) if isinstance(target, ast.Name) and item.arg == target.id), None)
+                named = target if given is None else passed(call, function, given, there.tree.class_of(function) is not None)
+                yield from [named] if named is not None and (given is not None or own is not None) else []
+
+    def _by_loop(self, loop: ast.For) -> Iterator[ast.expr]:
+        """What a loop clears that does nothing else: each of the things listed there, or gradient after gradient of one."""
+        hand = next((item for item in self._facts.clearing.hand_loops if item.node is loop), None)
+        if hand is not None:
+            yield from [hand.owner] if hand.owner is not None else []
+            return
+        only = loop.body[0] if len(loop.body) == 1 and isinstance(loop.target, ast.Name) else None
+        if isinstance(only, ast.Expr) and isinstance(only.value, ast.Call) and _clears(only.value):
+            is_each = dotted(only.value.func) == f"{ast.unparse(loop.target)}.zero_grad"
+            yield from loop.iter.elts if is_each and isinstance(loop.iter, (ast.Tuple, ast.List)) else []
+        elif isinstance(only, ast.Assign) and is_constant(only.value, None):
+            is_each = [dotted(item) for item in only.targets] == [f"{ast.unparse(loop.target)}.grad"]
+            goes = isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Attribute) and loop.iter.func.attr == "parameters"
+            owner = receiver(loop.iter) if isinstance(loop.iter, ast.Call) and goes and is_each else None
+            yield from [owner] if owner is not None else []
+
+    def _named(self, target: ast.expr) -> frozenset[object]:
+        """Where the networks were made that a target may be, else its name."""
+        networks = self._facts.models.of(target)
+        return frozenset(item.value for item in networks) if networks else frozenset([dotted(target)])
+
+
+def _clears(call: ast.Call) -> bool:
+    """Whether a call is a ``zero_grad()``."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"

@@ -37,16 +37,18 @@ def batches():
 
 
 torch.manual_seed(3)
+netE = nn.Linear(8, 8).to(device)
 netG = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).to(device)
 netD = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).to(device)
 criterion = nn.BCEWithLogitsLoss()
+optE = torch.optim.SGD(netE.parameters(), lr=0.1)
 optD = torch.optim.SGD(netD.parameters(), lr=0.1)
 optG = torch.optim.SGD(netG.parameters(), lr=0.1)
 {set_up}for i, (x, y) in enumerate(batches()):
     x, y = x.to(device), y.to(device)
     ones, zeros = torch.ones(4, 1, device=device), torch.zeros(4, 1, device=device)
 {indent(step, "    ")}    print(repr(total.item()))
-print(repr(sum(p.sum().item() for net in (netG, netD) for p in net.parameters())))
+print(repr(sum(p.sum().item() for net in (netE, netG, netD) for p in net.parameters())))
 """
 
 
@@ -242,6 +244,124 @@ scaler.scale(lossG).backward()
 scaler.step(optG)
 scaler.update()
 """
+FROZEN = """\
+for p in netD.parameters():
+    p.requires_grad_(False)
+optG.zero_grad()
+fake = netG(x)
+lossG = criterion(netD(fake), ones) + 10 * F.l1_loss(fake, x)
+lossG.backward()
+optG.step()
+for p in netD.parameters():
+    p.requires_grad_(True)
+optD.zero_grad()
+total = 0.5 * (criterion(netD(x), ones) + criterion(netD(fake.detach()), zeros))
+total.backward()
+optD.step()
+"""
+FROZEN_AFTER = """\
+for p in netD.parameters():
+    p.requires_grad_(False)
+optG.zero_grad()
+with autocast:
+    fake = netG(x)
+    lossG = criterion(netD(fake), ones) + 10 * F.l1_loss(fake, x)
+scaler.scale(lossG).backward()
+scaler.step(optG)
+for p in netD.parameters():
+    p.requires_grad_(True)
+optD.zero_grad()
+with autocast:
+    total = 0.5 * (criterion(netD(x), ones) + criterion(netD(fake.detach()), zeros))
+scaler.scale(total).backward()
+scaler.step(optD)
+scaler.update()
+"""
+CRITIC_FIRST = """\
+value = netD(x)
+critic_loss = F.mse_loss(value, ones)
+optD.zero_grad()
+critic_loss.backward()
+optD.step()
+advantage = (ones - value).detach()
+total = (F.log_softmax(netG(x), 1)[:, :1] * -advantage).mean()
+optG.zero_grad()
+total.backward()
+optG.step()
+"""
+CRITIC_FIRST_AFTER = """\
+with autocast:
+    value = netD(x).float()
+    critic_loss = F.mse_loss(value, ones)
+optD.zero_grad()
+scaler.scale(critic_loss).backward()
+scaler.step(optD)
+advantage = (ones - value).detach()
+with autocast:
+    total = (F.log_softmax(netG(x), 1)[:, :1] * -advantage).mean()
+optG.zero_grad()
+scaler.scale(total).backward()
+scaler.step(optG)
+scaler.update()
+"""
+TASKS = """\
+out = netG(x)
+tasks = [F.cross_entropy(out, y), F.mse_loss(out, x), F.l1_loss(out, x)]
+total = 0.2 * tasks[0] + 0.3 * tasks[1] + 0.5 * tasks[2]
+optG.zero_grad()
+total.backward()
+optG.step()
+"""
+TASKS_AFTER = """\
+with autocast:
+    out = netG(x)
+    tasks = [F.cross_entropy(out, y), F.mse_loss(out, x), F.l1_loss(out, x)]
+total = 0.2 * tasks[0] + 0.3 * tasks[1] + 0.5 * tasks[2]
+optG.zero_grad()
+scaler.scale(total).backward()
+scaler.step(optG)
+scaler.update()
+"""
+AUTOENCODER = """\
+optE.zero_grad()
+optG.zero_grad()
+code = netE(x)
+lossE = F.mse_loss(netG(code), x) + 0.01 * F.l1_loss(code, torch.zeros_like(x))
+lossE.backward()
+optE.step()
+optG.step()
+optG.zero_grad()
+lossG = criterion(netD(netG(code.detach())), ones)
+lossG.backward()
+optG.step()
+optD.zero_grad()
+total = criterion(netD(x), ones) + criterion(netD(netG(code.detach()).detach()), zeros)
+total.backward()
+optD.step()
+"""
+AUTOENCODER_AFTER = """\
+optE.zero_grad()
+optG.zero_grad()
+with autocast:
+    code = netE(x)
+    lossE = F.mse_loss(netG(code), x) + 0.01 * F.l1_loss(code, torch.zeros_like(x))
+scaler.scale(lossE).backward()
+scaler.step(optE)
+scaler.step(optG)
+scaler.update()
+optG.zero_grad()
+with autocast:
+    lossG = criterion(netD(netG(code.detach())), ones)
+scaler.scale(lossG).backward()
+scaler.step(optG)
+scaler.update()
+optD.zero_grad()
+with autocast:
+    total = criterion(netD(x), ones) + criterion(netD(netG(code.detach()).detach()), zeros)
+scaler.scale(total).backward()
+scaler.step(optD)
+scaler.update()
+"""
 SHAPES = {
     "dcgan": (DCGAN, DCGAN_AFTER),
     "generator every second step": (EVERY_SECOND, EVERY_SECOND_AFTER),
@@ -250,6 +370,10 @@ SHAPES = {
     "accumulating for two": (ACCUMULATING, ACCUMULATING_AFTER),
     "two losses for one": (TWO_LOSSES, TWO_LOSSES_AFTER),
     "one steps in a loop of its own": (TWICE, TWICE_AFTER),
+    "a critic that is frozen meanwhile": (FROZEN, FROZEN_AFTER),
+    "actor and critic": (CRITIC_FIRST, CRITIC_FIRST_AFTER),
+    "an autoencoder that also generates": (AUTOENCODER, AUTOENCODER_AFTER),
+    "several tasks": (TASKS, TASKS_AFTER),
 }
 
 
@@ -272,6 +396,10 @@ def after_of(text: str) -> str:
             DCGAN.replace("errG.backward()", "if i % 2:\n    errG.backward()"),
             id="a step that may have no gradients",
         ),
+        pytest.param(
+            "gradients-kept", TOGETHER.replace("optG.zero_grad()", "if i % 2:\n    optG.zero_grad()"), id="one that is cleared at times"
+        ),
+        pytest.param("conditional-backward", TOGETHER.replace("netG(x)", "netG(x).detach()"), id="one that the loss does not reach"),
         pytest.param("clip-parameters", TOGETHER.replace("clip_grad_norm_(netG", "clip_grad_norm_(net"), id="clipping what is not seen"),
         pytest.param("closure", DCGAN.replace("optG.step()", "optG.step(lambda: errG)"), id="a closure in one of them"),
     ],
@@ -305,6 +433,35 @@ def test_they_train_in_half_precision_on_a_gpu(tmp_path: Path) -> None:
     old, new = ([float(line) for line in run_on_fake_gpu(path, capability="7.5")[0].split()] for path in (before, after))
     assert new == pytest.approx(old, rel=2e-2, abs=2e-2)
     assert new != old
+
+
+def on_the_cpu(text: str) -> str:
+    """A rewritten script whose region computes in bfloat16 on the CPU, with its scaler switched on."""
+    text = text.replace('use_amp = device.type == "cuda"', "use_amp = True").replace("torch.cuda.get_device_capability()[0] >= 8", "False")
+    text = text.replace('torch.autocast("cuda", dtype=amp_dtype', 'torch.autocast("cpu", dtype=torch.bfloat16')
+    return text.replace('GradScaler("cuda"', 'GradScaler("cpu"')
+
+
+def test_the_structure_also_trains_in_bfloat16_on_the_cpu(tmp_path: Path) -> None:
+    """With true scaling and unscaling each shape stays close to float32."""
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text("".join(script(step) for step, _ in SHAPES.values()))
+    after.write_text("".join(on_the_cpu(after_of(script(step))) for step, _ in SHAPES.values()))
+    old, new = ([float(line) for line in run_on_cpu(path).split()] for path in (before, after))
+    assert new == pytest.approx(old, rel=3e-2, abs=3e-2)
+    assert new != old
+
+
+def test_an_infinite_loss_on_the_cpu_skips_the_steps_that_take_it(tmp_path: Path) -> None:
+    """One loss for two optimizers: neither steps, and the scale is halved once."""
+    text = on_the_cpu(after_of(script(TOGETHER))).replace("scaler.scale(total)", "scaler.scale(total * (float('inf') if i == 3 else 1.0))")
+    shown = "print(scaler.get_scale(), netG[0].weight.sum().item(), netD[0].weight.sum().item())"
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("    scaler.update()\n", f"    scaler.update()\n    {shown}\n"))
+    rows = [line.split() for line in run_on_cpu(path).splitlines() if len(line.split()) == 3]
+    assert [row[0] for row in rows[2:5]] == ["65536.0", "32768.0", "32768.0"]
+    assert rows[3][1:] == rows[2][1:]
+    assert rows[4][1] != rows[3][1]
 
 
 def test_an_infinite_loss_of_one_network_leaves_only_that_one_alone(tmp_path: Path) -> None:

@@ -112,6 +112,24 @@ def test_a_step_in_an_inner_loop_closes_there() -> None:
     assert closing == ["one.step()", "two.step()"]
 
 
+def test_steps_in_a_row_close_behind_the_last_of_them() -> None:
+    """Where one of them steps again later in the same iteration."""
+    closing, taken = read(
+        """
+        one.zero_grad()
+        two.zero_grad()
+        loss.backward()
+        one.step()
+        two.step()
+        one.zero_grad()
+        first.backward()
+        one.step()
+        """
+    )
+    assert closing == ["two.step()", "one.step()"]
+    assert taken == {"one.step()": ["first.backward()"], "two.step()": ["loss.backward()"]}
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -64,8 +64,8 @@ class Cycles:
 
     def of(self, loop: Training) -> Cycle | Obstacle:
         """How the loop's gradients come and go, or why no place can be told where a scaler may choose its next scale."""
-        each = tuple(self._facts.tree.statement(step) for step in loop.steps)
-        tried = [self._read(loop, closing) for closing in dict.fromkeys((self._together(loop), each)) if closing is not None]
+        places = dict.fromkeys((self._together(loop), self._apart(loop)))
+        tried = [self._read(loop, closing) for closing in places if closing is not None]
         return next((cycle for cycle in tried if isinstance(cycle, Cycle)), tried[0])
 
     def sources(self, loop: Training) -> Cycle | Obstacle:
@@ -89,6 +89,26 @@ class Cycles:
         between = block[block.index(holding[0]) : block.index(holding[-1]) + 1]
         leaves = any(isinstance(node, LEAVING) for item in between for node in walk_here(item))
         return None if leaves else (holding[-1],)
+
+    def _apart(self, loop: Training) -> tuple[ast.stmt, ...]:
+        """The steps of each cycle's end: of several optimizers in a row, with no backward pass between them, the last."""
+        tree = self._facts.tree
+        found: list[list[ast.Call]] = []
+        for step in loop.steps:
+            block, place = tree.place(tree.statement(step))[1:]
+            last = tree.statement(found[-1][-1]) if found else None
+            between = block[block.index(last) : place] if last in block else []
+            parts = [node for item in between for node in walk_here(item)]
+            others = {ast.unparse(other.func) for other in found[-1]} if found else set()
+            if (
+                between
+                and ast.unparse(step.func) not in others
+                and not any(isinstance(node, LEAVING) or node in loop.backwards for node in parts)
+            ):
+                found[-1].append(step)
+            else:
+                found.append([step])
+        return tuple(tree.statement(group[-1]) for group in found)
 
     def _turn(self, loop: Training, step: ast.Call) -> ast.AST:
         """What repeats a step: the innermost loop around it, or all of the code that trains."""

@@ -108,9 +108,9 @@ def test_bce_is_found_inside_losses_of_the_project() -> None:
     assert isinstance(call, ast.Call)
     definition = facts.names.definition(node(facts, "Loss"))
     assert definition is not None
-    found = facts.hazards.bce([call], [definition])
+    found = facts.hazards.in_losses([call], [definition])
     assert found is not None
-    assert facts.hazards.bce([call], []) is None
+    assert facts.hazards.in_losses([call], []) is None
     assert found.text.startswith("train.py:")
 
 
@@ -124,8 +124,19 @@ def test_bce_is_found_inside_losses_of_the_project() -> None:
         pytest.param("torch.autograd.set_detect_anomaly(False)", None, id="anomaly detection off"),
         pytest.param("with torch.autograd.detect_anomaly():\n    pass", "anomaly-mode", id="anomaly detection"),
         pytest.param("running.double()", None, id="a metric in float64"),
-        pytest.param("from accelerate import Accelerator", "framework", id="a framework"),
-        pytest.param("import apex", "apex", id="Apex"),
+        pytest.param("from accelerate import Accelerator", None, id="a framework that is only imported"),
+        pytest.param("from accelerate.utils import set_seed\nset_seed(1)", None, id="a framework's tool"),
+        pytest.param("from pytorch_lightning import seed_everything\nseed_everything(1)", None, id="another one's"),
+        pytest.param("from ignite.metrics import Accuracy\nmetric = Accuracy()", None, id="a metric"),
+        pytest.param("from accelerate import Accelerator\nAccelerator()", "framework", id="a framework"),
+        pytest.param("import pytorch_lightning as pl\nclass Task(pl.LightningModule):\n    pass", "framework", id="a base class"),
+        pytest.param("import deepspeed\nengine = deepspeed.initialize(model=model)", "framework", id="an engine"),
+        pytest.param("import horovod.torch as hvd\nhvd.DistributedOptimizer(optimizer)", "framework", id="an optimizer"),
+        pytest.param("import torch_xla.core.xla_model as xm\nxm.optimizer_step(optimizer)", "framework", id="another device's step"),
+        pytest.param("from transformers import Trainer\nTrainer(model)", "framework", id="a trainer"),
+        pytest.param("from fastai.vision.all import *", "framework", id="everything of a framework"),
+        pytest.param("from apex import amp", None, id="Apex that is only imported"),
+        pytest.param("from apex import amp\namp.initialize(model, optimizer)", "apex", id="Apex"),
     ],
 )
 def test_programs_that_settle_their_precision_say_so(line: str, code: str | None) -> None:
@@ -149,3 +160,103 @@ def test_float64_is_seen_in_what_a_loss_comes_from() -> None:
     facts = facts_of("import torch\na = x.double()\nb = x.to(torch.float64)\nc = x.to(torch.float32)\n")
     seen = [facts.hazards.wide([node(facts, text)]) is not None for text in ("x.double()", "x.to(torch.float64)", "x.to(torch.float32)")]
     assert seen == [True, True, False]
+
+
+OTHER = "import torch\n\n\ndef prepare(net):\n    {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param("net.train()", None, id="nothing of the kind"),
+        pytest.param("torch.set_default_dtype(torch.float64)", "float64", id="float64 by default"),
+        pytest.param("torch.autograd.set_detect_anomaly(True)", "anomaly-mode", id="anomaly detection"),
+        pytest.param("net.register_forward_hook(print)", "forward-hooks", id="a forward hook"),
+        pytest.param("net.register_full_backward_hook(print)", "gradient-hooks", id="a backward hook"),
+        pytest.param("net.half()", "precision-chosen", id="half weights"),
+        pytest.param("net.to(torch.bfloat16)", "precision-chosen", id="half weights by dtype"),
+        pytest.param("net.type(torch.cuda.HalfTensor)", "precision-chosen", id="half weights by type"),
+        pytest.param("return torch.cuda.amp.GradScaler()", "precision-chosen", id="a scaler"),
+        pytest.param("torch.set_autocast_enabled(True)", "precision-chosen", id="autocast by a switch"),
+    ],
+)
+def test_what_another_file_settles_counts_where_the_program_runs_it(line: str, code: str | None) -> None:
+    """A helper that the script calls; one that nobody calls settles nothing."""
+    modules = {"helper.py": OTHER.format(line=line)}
+    called, unused = (
+        facts_of(f"from helper import prepare\n\nmodel = build()\n{text}\n", modules=modules).hazards for text in ("prepare(model)", "")
+    )
+    found = called.in_program() or called.chosen()
+    assert (found.code if found else None) == code
+    assert found is None or found.text.startswith("helper.py:5:")
+    assert (unused.in_program() or unused.chosen()) is None
+
+
+def test_float64_weights_are_seen_in_another_file() -> None:
+    """Where the helper is handed a network of the project."""
+    modules = {"helper.py": OTHER.format(line="net.double()")}
+    text = "import torch\nfrom helper import prepare\n\nmodel = torch.nn.Linear(2, 2)\nprepare(model)\n"
+    found = facts_of(text, modules=modules).hazards.in_program()
+    assert found is not None
+    assert found.code == "float64"
+
+
+def test_what_stands_under_the_main_guard_of_an_imported_file_never_runs() -> None:
+    """Its own demonstration is no part of the program."""
+    helper = "import torch\n\nif __name__ == '__main__':\n    torch.set_default_dtype(torch.float64)\n"
+    facts = facts_of("import torch\nimport helper\n", modules={"helper.py": helper})
+    assert facts.hazards.in_program() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param("return out.sum()", None, id="a formula"),
+        pytest.param("return torch.autograd.grad(out.sum(), out, create_graph=True)[0].norm()", "double-backward", id="a penalty"),
+        pytest.param("return differences(out)", "double-backward", id="by a function of its own"),
+        pytest.param("return torch.func.grad(torch.sum)(out)", "double-backward", id="by torch.func"),
+        pytest.param("with torch.autocast('cuda'):\n        return out.sum()", "precision-chosen", id="autocast inside"),
+        pytest.param("out.sum().backward()", "double-backward", id="a backward pass of its own"),
+    ],
+)
+def test_losses_are_read_for_gradients_and_precision_of_their_own(line: str, code: str | None) -> None:
+    """Also in what they call, in whichever file."""
+    helper = f"import torch\n\n\ndef differences(x):\n    return torch.autograd.grad(x.sum(), x)[0]\n\n\ndef loss(out):\n    {line}\n"
+    facts = facts_of("from helper import loss\n\nvalue = loss(out)\n", modules={"helper.py": helper})
+    definition = facts.names.definition(node(facts, "loss"))
+    assert definition is not None
+    found = facts.hazards.in_losses([], [definition])
+    assert (found.code if found else None) == code
+
+
+def test_a_network_that_is_compiled_to_torchscript_has_a_precision_of_its_own() -> None:
+    """The wrapper is seen, not only a class."""
+    found = hazard(train="import torch\nfrom models import Net\n\nmodel = torch.jit.script(Net())\nout = model(x)\n")
+    assert found is not None
+    assert found.code == "torchscript"
+
+
+def test_a_network_that_is_a_sparse_layer_itself_is_found() -> None:
+    """No class of the project stands around it."""
+    found = hazard(train="import torch\n\nmodel = torch.nn.Embedding(8, 2, sparse=True)\nout = model(x)\n")
+    assert found is not None
+    assert found.code == "sparse-gradients"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param("assert x.dtype.is_floating_point", None, id="whether it is of fractions"),
+        pytest.param("assert x.dtype == torch.float32", "dtype-compared", id="whether it is float32"),
+        pytest.param("y = np.array([1.0, 2.0])", None, id="an array of numbers"),
+        pytest.param("y = np.asarray(x.detach().cpu())", "half-to-numpy", id="an array of a tensor"),
+        pytest.param("d = torch.distributions.MultivariateNormal(x, x)", "linear-algebra", id="a distribution that factorises"),
+    ],
+)
+def test_questions_and_conversions_are_judged_where_they_run(line: str, code: str | None) -> None:
+    """In the forward pass of a network."""
+    models = MODELS.replace("import torch\n", "import numpy as np\nimport torch\n").replace(
+        "return self.mask(", f"{line}\n        return self.mask("
+    )
+    found = hazard(models)
+    assert (found.code if found else None) == code

@@ -151,3 +151,35 @@ def test_files_of_the_programs_that_hold_a_word() -> None:
 def test_frameworks_of_the_programs(modules: dict[str, str], expected: tuple[str, ...]) -> None:
     """A file trains under what any file of its programs imports."""
     assert facts_of("def make(): ...", "data.py", modules).program.frameworks == expected
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        pytest.param({"main.py": "import data\nfrom accelerate import Accelerator"}, (), id="only imported"),
+        pytest.param({"main.py": "import data\nimport accelerate.utils\naccelerate.utils.set_seed(1)"}, (), id="a tool of it"),
+        pytest.param({"main.py": "import data\nimport accelerate as a\nrun = a.Accelerator()"}, ("Accelerate",), id="used"),
+        pytest.param({"main.py": "import data\nimport lightning as L\nclass M(L.LightningModule): ..."}, ("Lightning",), id="a base class"),
+        pytest.param({"main.py": "import data\nfrom fastai.vision.all import *"}, ("fastai",), id="everything"),
+    ],
+)
+def test_frameworks_that_run_the_step_are_those_whose_runner_is_used(modules: dict[str, str], expected: tuple[str, ...]) -> None:
+    """An import alone changes no training."""
+    assert facts_of("def make(): ...", "data.py", modules).program.in_charge == expected
+
+
+@pytest.mark.parametrize(
+    ("helper", "expected"),
+    [
+        pytest.param("place()", True, id="while it is imported"),
+        pytest.param("if __name__ == '__main__':\n    place()", False, id="as a script of its own"),
+        pytest.param("def used():\n    place()", True, id="in a function that the script names"),
+        pytest.param("def unused():\n    place()", False, id="in a function that nobody names"),
+        pytest.param("def used():\n    inner()\n\ndef inner():\n    place()", True, id="through another one"),
+    ],
+)
+def test_what_of_another_file_a_program_may_run_is_told_by_name(helper: str, expected: bool) -> None:
+    """The file is imported by the script that trains."""
+    facts = facts_of("import helper\n\nif __name__ == '__main__':\n    helper.used()\n", modules={"helper.py": helper})
+    (other,) = facts.program.imports
+    assert facts.program.may_run(other, node(other, "place()")) is expected

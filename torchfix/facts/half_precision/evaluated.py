@@ -176,7 +176,7 @@ def _hazard(facts: Facts, statements: list[ast.stmt], calls: list[ast.Call], net
         return found
     beside = [node for statement in statements for node in walk(statement) if isinstance(node, ast.Call)]
     definitions = [Definition(*function) for call in beside if (function := called(facts, call)) is not None]
-    return hazards.bce(beside, definitions) or hazards.in_definitions(definitions) or hazards.wide(beside)
+    return hazards.in_losses(beside, definitions) or hazards.in_definitions(definitions) or hazards.wide(beside)
 
 
 def _stretches(facts: Facts, statements: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.stmt]]:

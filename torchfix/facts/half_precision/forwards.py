@@ -202,7 +202,7 @@ class _Split:
     def unsafe_loss(self) -> Obstacle | None:
         """Torch's BCELoss, in the loop or in a loss of the project: it may not see half-precision probabilities."""
         definitions = [item for call in self.feeding.calls() for item in self._loss_definitions(call)]
-        return self.facts.hazards.bce(self.feeding.calls(), definitions)
+        return self.facts.hazards.in_losses(self.feeding.calls(), definitions)
 
     def _loss_definitions(self, call: ast.Call) -> Iterator[Definition]:
         function = called(self.facts, call)

@@ -8,13 +8,14 @@ function counts as run as soon as something that runs mentions its name.
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import argument, is_constant
-from torchfix.facts.code.tree import FUNCTIONS, Function
+from torchfix.facts.code.tree import FUNCTIONS, Function, walk
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -127,7 +128,7 @@ class Program:
                     new = _words(run.bases) - seen
                 else:
                     found.add(run)
-                    new = _words(node for statement in run.body for node in _evaluated(statement)) - seen
+                    new = set(_words_inside(run)) - seen
                 seen |= new
                 waiting += new
         return frozenset(found)
@@ -145,6 +146,19 @@ class Program:
                 found[owner.name].append(owner)  # for the special methods of its bases
         return found
 
+    def may_run(self, facts: Facts, node: ast.AST) -> bool:
+        """Whether a node of one of :attr:`everywhere` may run in a program that runs this file's code."""
+        function = facts.tree.function(node)
+        if function is not None:
+            return function in self._running
+        return not facts.program.is_guarded(node) or facts in self.scripts
+
+    @cached_property
+    def _running(self) -> frozenset[Function]:
+        """The functions that this file's code and the scripts by which it runs may come to, by name."""
+        own = self._reached(walk(self._facts.tree.module))
+        return own.union(*(script.program._unguarded | script.program.guarded for script in self.scripts))
+
     # Processes ------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -161,6 +175,11 @@ class Program:
     def frameworks(self) -> tuple[str, ...]:
         """The frameworks that some file of the programs imports, by the names that people know."""
         return tuple(dict.fromkeys(name for facts in self.everywhere for name in facts.regions.frameworks()))
+
+    @cached_property
+    def in_charge(self) -> tuple[str, ...]:
+        """The frameworks of which some file of the programs uses what runs the training step."""
+        return tuple(dict.fromkeys(name for facts in self.everywhere for name in facts.regions.in_charge()))
 
     @cached_property
     def forks(self) -> bool:
@@ -256,6 +275,12 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
         children = ast.iter_child_nodes(node)
     for child in children:
         yield from _evaluated(child)
+
+
+@functools.lru_cache(maxsize=16384)
+def _words_inside(function: Function) -> frozenset[str]:
+    """The names that a function's body reads when it runs."""
+    return frozenset(_words(node for statement in function.body for node in _evaluated(statement)))
 
 
 def _words(nodes: Iterable[ast.AST]) -> set[str]:

@@ -45,6 +45,19 @@ _FRAMEWORKS = {
 }
 
 
+# What of a framework takes the training step into its hands, by its last name; of those not listed, whatever is used.
+_IN_CHARGE = {
+    "Accelerate": ("Accelerator",),
+    "DeepSpeed": ("initialize",),
+    "Lightning": ("LightningModule", "Trainer", "Fabric", "LightningLite", "LightningCLI"),
+    "Ignite": ("Engine", "create_supervised_trainer"),
+    "Horovod": ("DistributedOptimizer", "DistributedGradientTape"),
+    "Transformers' Trainer": ("Trainer", "Seq2SeqTrainer"),
+    "Composer": ("Trainer",),
+    "Catalyst": ("Runner", "SupervisedRunner"),
+}
+
+
 class Regions:
     """Questions about what surrounds a place in one file."""
 
@@ -77,10 +90,43 @@ class Regions:
     def _frameworks(self) -> tuple[str, ...]:
         found = []
         for name in self._imported():
-            known = max((key for key in _FRAMEWORKS if name == key or name.startswith(f"{key}.")), key=len, default=None)
+            known = _framework_key(name)
             if known is not None and self._facts.project.module(name.partition(".")[0], self._facts.path) is None:
                 found.append(_FRAMEWORKS[known])
         return tuple(dict.fromkeys(found))
+
+    def in_charge(self) -> tuple[str, ...]:
+        """The frameworks of which this file uses what runs the training step, not only a tool that they bring along."""
+        return self._used
+
+    @cached_property
+    def _used(self) -> tuple[str, ...]:
+        found = []
+        for used in self._framework_uses:
+            known = _framework_key(used)
+            listed = _IN_CHARGE.get(_FRAMEWORKS[known]) if known is not None else None
+            if known is not None and (listed is None or used.endswith(".*") or used.rpartition(".")[2] in listed):
+                found.append(_FRAMEWORKS[known])
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def _framework_uses(self) -> tuple[str, ...]:
+        """The dotted names, as far as they go, that the file uses of the frameworks it imports; ``package.*`` for a star import."""
+        if not self._frameworks:
+            return ()
+        found: dict[str, None] = {}
+        tree = self._facts.tree
+        for node in tree.imports:
+            if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+                found[f"{node.module}.*"] = None
+            for alias in node.names:
+                for use in tree.names.get(alias.asname or alias.name.partition(".")[0], ()):
+                    whole: ast.expr = use
+                    while isinstance(outer := tree.parent(whole), ast.Attribute):
+                        whole = outer
+                    if isinstance(use.ctx, ast.Load):
+                        found[self._facts.names.qualified(whole) or ""] = None
+        return tuple(found)
 
     def _imported(self) -> Iterator[str]:
         """The dotted names that the file imports, and those of trainers that it reads from an imported package."""
@@ -101,3 +147,8 @@ class Regions:
             "torch.multiprocessing.spawn",
         )
         return next(found, None) is not None
+
+
+def _framework_key(name: str) -> str | None:
+    """The longest entry among the known frameworks that a dotted name belongs to."""
+    return max((key for key in _FRAMEWORKS if name == key or name.startswith(f"{key}.")), key=len, default=None)

@@ -23,6 +23,15 @@ a = nn.Linear(2, 2)
 b = nn.Linear(2, 2)
 one = torch.optim.SGD(a.parameters(), lr=0.1)
 two = torch.optim.SGD(b.parameters(), lr=0.1)
+
+def forget_both():
+    two.zero_grad()
+    one.zero_grad()
+
+def forget_own():
+    one = object()
+    one.zero_grad()
+
 for i, x in enumerate(batches):
     a(x).mean().backward()
     one.step()
@@ -42,6 +51,7 @@ def cleared(body: str) -> list[list[str]]:
     [
         pytest.param("pass", id="nothing"),
         pytest.param("perhaps(one)", id="a function that may do it"),
+        pytest.param("forget_own()", id="a function with a variable of its own"),
         pytest.param("unknown(one)", id="a function out of sight"),
         pytest.param("for p in a.parameters():\n    p.grad = None\n    print(p)", id="a loop that does something else too"),
         pytest.param("for p in tensors:\n    p.grad = None", id="tensors of no network"),
@@ -60,6 +70,7 @@ def test_what_is_not_surely_cleared_is_none(body: str) -> None:
         pytest.param("a.zero_grad(set_to_none=True)", [["a"]], id="a network"),
         pytest.param("two.zero_grad()\none.zero_grad()", [["two"], ["one"]], id="in text order"),
         pytest.param("forget(one)", [["one"]], id="a function that is handed it"),
+        pytest.param("forget_both()\nprint(two)", [["one", "two"]], id="a function that knows them"),
         pytest.param("forget(also=1, optimizer=one)", [["one"]], id="by keyword"),
         pytest.param("for p in a.parameters():\n    p.grad = None", [["a"]], id="by hand, to None"),
         pytest.param("for p in a.parameters():\n    p.grad.zero_()", [["a"]], id="by hand, to zeros"),

@@ -40,12 +40,12 @@ class Clears:
     def of(self, loop: Training) -> Iterator[Clear]:
         """The places in a loop, and in the functions that it calls, that clear gradients; what is out of sight is none."""
         for node in loop.nodes():
-            cleared = self._by_call(node) if isinstance(node, ast.Call) else self._by_loop(node) if isinstance(node, ast.For) else ()
+            cleared = self._by_call(node, loop) if isinstance(node, ast.Call) else self._by_loop(node) if isinstance(node, ast.For) else ()
             targets = frozenset[object]().union(*map(self._named, cleared))
             if targets and isinstance(node, (ast.expr, ast.stmt)):
                 yield Clear(node, targets)
 
-    def _by_call(self, call: ast.Call) -> Iterator[ast.expr]:
+    def _by_call(self, call: ast.Call, loop: Training) -> Iterator[ast.expr]:
         """What a call clears: itself, or whenever the function that it runs does so, as this file names it."""
         if _clears(call):
             target = receiver(call)
@@ -57,7 +57,13 @@ class Clears:
             for target in (receiver(inner) for inner in runs if _clears(inner)):
                 given = next((item for item in parameters(function.args) if isinstance(target, ast.Name) and item.arg == target.id), None)
                 named = target if given is None else passed(call, function, given, there.tree.class_of(function) is not None)
-                yield from [named] if named is not None and (given is not None or own is not None) else []
+                shared = given is not None or own is not None or (there is self._facts and self._is_of_both(target, loop))
+                yield from [named] if named is not None and shared else []
+
+    def _is_of_both(self, target: ast.expr | None, loop: Training) -> bool:
+        """Whether a variable of a function is one that the loop uses too."""
+        uses = (node for node in loop.nodes() if isinstance(node, ast.Name))
+        return isinstance(target, ast.Name) and any(use.id == target.id and self._facts.names.same(use, target) for use in uses)
 
     def _by_loop(self, loop: ast.For) -> Iterator[ast.expr]:
         """What a loop clears that does nothing else: each of the things listed there, or gradient after gradient of one."""

@@ -58,18 +58,19 @@ from collections.abc import Iterator
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument, by_file
 from torchfix.facts import Facts
 from torchfix.facts.code.calls import keyword, receiver
-from torchfix.facts.code.tree import dotted, last_name
+from torchfix.facts.code.tree import dotted, last_name, walk
+from torchfix.facts.half_precision.foreign_code import in_call
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.tensors.channels_last import ChannelsLast, copying_twin
 from torchfix.facts.training.images import Trained, copies_of_images, parts, third_dimension, trained_networks
-from torchfix.facts.training.models import SELF_RETURNING, WRAPPERS
+from torchfix.facts.training.models import SELF_RETURNING, WRAPPERS, Network
 from torchfix.transform import Default, Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "images and weights of convolutions are turned around in memory for each half-precision convolution"
 _BECAUSE = "the network is made of two-dimensional convolutions, and the batches that it is fed are converted with it"
 _NOTE = "Losses agree with the old ones in their first digits; measure before keeping it, since grouped convolutions may become slower."
 _EFFECTS = frozenset({Effect.NUMERICS, Effect.RNG})
-_FOREIGN = ("unseen-layer", "custom-autograd", "custom-operator", "torchscript")  # hazards that may read memory as it lies too
+_FOREIGN = ("unseen-layer", "custom-operator", "torchscript")
 _FULL_PRECISION = Held(
     "full-precision", "the loop computes in float32, where the layout may cost more than it gains", "use mixed precision first"
 )
@@ -124,10 +125,21 @@ def _held(facts: Facts, trained: Trained) -> Held | None:
         if layer is not None:
             where = f"{layer[0].path}:{layer[1].lineno}"
             return Held("three-dimensions", f"{where} works in three dimensions, and conversion would raise", "convert its other parts")
-        hazard = facts.hazards.in_network(network)
-        if hazard is not None and hazard.code in _FOREIGN:
-            return Held(hazard.code, hazard.text, "check that it takes images in the channels-last layout")
+        foreign = _foreign(network)
+        if foreign is not None:
+            return foreign
     return _FUSED if any(map(_fuses, facts.program.files)) and any(map(_loads_state, facts.program.files)) else None
+
+
+def _foreign(network: Network) -> Held | None:
+    """Code of a network that is out of sight, and may read memory as it lies."""
+    for facts, part in parts(network):
+        for call in (node for node in walk(part) if isinstance(node, ast.Call)):
+            code = in_call(facts, call)
+            if code in _FOREIGN:
+                words = f"{facts.path}:{call.lineno} runs {last_name(call.func)}, whose code is out of sight and may read memory as it lies"
+                return Held(code, words, "check that it takes images in the channels-last layout")
+    return None
 
 
 def _fuses(facts: Facts) -> bool:

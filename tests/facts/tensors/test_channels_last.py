@@ -23,6 +23,7 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(3, 8, 3)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(8, 2)
+        self.gate = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(8, 2), nn.Sigmoid())
 
     def forward(self, x):
         return BODY

@@ -115,11 +115,24 @@ class ChannelsLast:
             return forward is None or not found or any(self.may_reach(forward.facts, item) for item in found)
         name = (network.library or "").rpartition(".")[2]
         if name == "Sequential":
-            last = facts.models.of(made.args[-1]) if made.args and not isinstance(made.args[-1], ast.Starred) else None
-            return not last or any(self.given_by(item) for item in last)
+            return self._of_chain(facts, made)
         if (network.library or "").startswith("torch.nn."):
             return name not in _ORDERING_LAYERS and not (name in _POOLS and _is_one(argument(made, "output_size", 0)))
         return not is_classifier(network)
+
+    def _of_chain(self, facts: Facts, made: ast.Call) -> bool:
+        """What a chain of layers gives: what the last layer does that is no mere activation."""
+        for layer in reversed(made.args):
+            networks = () if isinstance(layer, ast.Starred) else facts.models.of(layer) or ()
+            if not networks or not all(map(_is_activation, networks)):
+                return not networks or any(self.given_by(network) for network in networks)
+        return True
+
+
+def _is_activation(network: Network) -> bool:
+    """Whether a layer of torch computes each number of its result from one of what it is given, and passes its layout on."""
+    home, _, name = (network.library or "").rpartition(".")
+    return home == "torch.nn" and name != "Sequential" and name not in _ORDERING_LAYERS and not name.endswith("2d")
 
 
 def is_classifier(network: Network) -> bool:

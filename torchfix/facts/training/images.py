@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import has_stars
 from torchfix.facts.code.classes import method_of
-from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk
 from torchfix.facts.code.values import Value, returns
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torchfix.facts.training.loops import Training
 
 _CONVOLUTIONS = ("torch.nn.Conv2d", "torch.nn.ConvTranspose2d", "torch.nn.functional.conv2d", "torch.nn.functional.conv_transpose2d")
-_FEW = 2  # one convolution alone cuts an image into patches for a transformer
+_FEW = 2  # layers of two dimensions: one convolution alone cuts an image into patches for a transformer
 _NOT_CONVOLUTIONAL = ("vit_", "swin_")  # of torchvision's classifiers
 # Layers that do not take a batch of images as it is.
 _OTHER_SHAPES = ("Linear", "Embedding", "Flatten", "Unflatten", "LSTM", "GRU", "RNN", "Transformer", "Conv1d", "Conv3d")
@@ -83,15 +82,14 @@ def trained_networks(facts: Facts) -> Iterable[Trained]:
 
 
 def parts(network: Network) -> Iterator[tuple[Facts, ast.AST]]:
-    """The code of the project that a network is made of: classes and functions, or the expression that makes one of torch's layers."""
-    facts = network.value.facts
-    inside: list[Definition | None] = [network.definition]
+    """The code of the project that a network is made of: classes, functions, and the expression that makes one of torch's layers."""
+    facts, made = network.value.facts, network.value.node
     if network.definition is None:
-        made = _chain(network.value) or network.value.node
+        made = _chain(network.value) or made
         yield facts, made
-        inside = [facts.names.definition(node) for node in walk(made) if isinstance(node, (ast.Name, ast.Attribute))]
+    inside = (facts.names.definition(node) for node in walk(made) if isinstance(node, (ast.Name, ast.Attribute)))
     seen: set[int] = set()
-    for definition in (item for item in inside if item is not None):
+    for definition in (item for item in (network.definition, *inside) if item is not None):
         for item in definition.facts.models.hidden_classes(definition):
             if id(item.node) not in seen:
                 seen.add(id(item.node))
@@ -102,8 +100,9 @@ def convolves(network: Network) -> bool:
     """Whether a network is made of two-dimensional convolutions."""
     if is_classifier(network):
         return not (network.library or "").rpartition(".")[2].startswith(_NOT_CONVOLUTIONAL)
-    named = [node for facts, part in parts(network) for node in _calls(part) if facts.calls.meaning(node) in _CONVOLUTIONS]
-    return len(named) >= _FEW
+    named = [facts.calls.meaning(call) or "" for facts, part in parts(network) for call in _calls(part)]
+    layers = [name for name in named if name.startswith("torch.nn.") and name.endswith("2d")]
+    return len(layers) >= _FEW and any(name in _CONVOLUTIONS for name in layers)
 
 
 def third_dimension(network: Network) -> tuple[Facts, ast.Call] | None:

@@ -126,9 +126,13 @@ def test_a_loop_in_an_autocast_region_is_left() -> None:
     ("code", "arguments"),
     [
         pytest.param("framework", {"imports": "from accelerate import Accelerator\naccelerator = Accelerator()"}, id="accelerate"),
-        pytest.param("framework", {"set_up": "engine = deepspeed.initialize(model=model)\n", "imports": "import deepspeed"}, id="deepspeed"),
+        pytest.param(
+            "framework", {"set_up": "engine = deepspeed.initialize(model=model)\n", "imports": "import deepspeed"}, id="deepspeed"
+        ),
         pytest.param("framework", {"imports": "import lightning\nfabric = lightning.Fabric()"}, id="lightning"),
-        pytest.param("apex", {"imports": "from apex import amp", "set_up": "model, optimizer = amp.initialize(model, optimizer)\n"}, id="apex"),
+        pytest.param(
+            "apex", {"imports": "from apex import amp", "set_up": "model, optimizer = amp.initialize(model, optimizer)\n"}, id="apex"
+        ),
         pytest.param("sharded", {"imports": "from torch.distributed.fsdp import fully_shard"}, id="sharded"),
         pytest.param("float64", {"set_up": "torch.set_default_dtype(torch.float64)\n"}, id="float64 by default"),
         pytest.param("float64", {"set_up": "model.double()\n"}, id="float64 weights"),

@@ -71,7 +71,7 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     if any("compile" in other.tree.calls for other in facts.program.files):
         return
     done: set[tuple[ast.stmt, str]] = set()
-    for training in (*facts.loops.training, *facts.loops.step_functions.values()):
+    for training in facts.loops.all:
         target = facts.targets.around(training.node)
         for call in training.forwards if target is not None and target.may_be_cuda else ():
             networks, places = facts.models.run_by(call), facts.companions.of(call.func)

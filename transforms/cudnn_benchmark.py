@@ -67,7 +67,7 @@ _CONVOLUTIONS = tuple(f"torch.nn.Conv{transposed}{size}d" for transposed in ("",
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     """The scripts that train networks with convolutions on images of one size."""
     files = facts.program.files
-    place = facts.startup.before() if any(True for _ in facts.program.holding("backward")) else None
+    place = facts.startup.before_training()
     if place is None or facts.program.frameworks or any(map(_chooses, files)):
         return
     trains = any((target := other.targets.around(loop.node)) and target.may_be_cuda for other in files for loop in other.loops.training)

@@ -59,7 +59,7 @@ _WORDS = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32", "set_default_dtype", "set_
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     """The scripts whose programs train in float32 on CUDA."""
-    place = facts.startup.before() if any(True for _ in facts.program.holding("backward")) else None
+    place = facts.startup.before_training()
     if place is None or not any(_trains_in_float32(other) for other in facts.program.files) or any(map(_chooses, facts.program.files)):
         return
     if facts.program.frameworks:

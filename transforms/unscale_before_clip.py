@@ -72,7 +72,7 @@ _BY_HAND = Held(
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     """The steps of torch's scalers whose gradients are read before they have their true size."""
-    for loop in (*facts.loops.training, *facts.loops.step_functions.values()):
+    for loop in facts.loops.all:
         steps = [step for step in loop.steps if _is_scaled(facts, step) and not _is_unscaled(facts, loop, step)]
         readers = facts.updates.readers(loop) if steps else {}
         if isinstance(readers, Obstacle):

@@ -100,6 +100,12 @@ class Tree:
         """The nearest node of one of these kinds around this one."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, kinds)), None)
 
+    def outermost_loop(self, node: ast.AST) -> LoopNode | None:
+        """The outermost loop around a node in its own function."""
+        function = self.function(node)
+        loops = [outer for outer in self.ancestors(node) if isinstance(outer, LOOPS) and self.function(outer) is function]
+        return loops[-1] if loops else None
+
     def statement(self, node: ast.AST) -> ast.stmt:
         """The innermost statement that holds a node, or the node itself.
 

@@ -99,7 +99,7 @@ def _is_plain(facts: Facts, loop: LoopNode) -> bool:
 def _trained_in(facts: Facts) -> list[Trained]:
     """The forward passes under autocast in the training loops of a file."""
     found = []
-    for loop in (*facts.loops.training, *facts.loops.step_functions.values()) if "autocast" in facts.source.text else ():
+    for loop in facts.loops.all if "autocast" in facts.source.text else ():
         calls = [node for node in loop.nodes() if isinstance(node, ast.Call)]
         runs = [(call, frozenset(network.value.node for network in facts.models.run_by(call) or ())) for call in calls]
         trains = [(call, networks) for call, networks in runs if networks and not facts.modes.evaluates(call)]

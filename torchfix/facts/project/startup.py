@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.tree import FUNCTIONS, child_blocks, walk, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, child_blocks, walk_here
+from torchfix.facts.project.programs import is_main_guard
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -23,10 +24,15 @@ class Startup:
         That is where the first network is made, in the code that the script runs by itself: what its main guard runs, or
         its own statements. None for a file that is there to be imported, and where no network is made.
         """
-        guards = [item for item in self._facts.tree.module.body if isinstance(item, ast.If) and _is_guard(item.test)]
+        guards = [item for item in self._facts.tree.module.body if isinstance(item, ast.If) and is_main_guard(item.test)]
         if guards:
             return self._first(guards[0].body, 0)
         return self._first(self._facts.tree.module.body, 0)
+
+    def before_training(self) -> ast.stmt | None:
+        """As :meth:`before`, for the script of a program that sends something backward; None where it sends nothing."""
+        sends = next(iter(self._facts.program.holding("backward")), None) is not None
+        return self.before() if sends else None
 
     def _first(self, block: list[ast.stmt], depth: int) -> ast.stmt | None:
         """The statement of a block, or of a function that the block calls, that makes the first network."""
@@ -51,7 +57,3 @@ class Startup:
 
     def _is_called_once(self, name: str) -> bool:
         return len(self._facts.tree.calls.get(name, ())) == 1
-
-
-def _is_guard(test: ast.expr) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in walk(test))

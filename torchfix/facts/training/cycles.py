@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.calls import argument, receiver
+from torchfix.facts.code.calls import receiver
 from torchfix.facts.code.tree import LOOPS, dotted, walk, walk_here
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.training.owners import parameter_owners
+from torchfix.facts.training.owners import all_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -64,9 +64,13 @@ class Cycles:
 
     def of(self, loop: Training) -> Cycle | Obstacle:
         """How the loop's gradients come and go, or why no place can be told where a scaler may choose its next scale."""
-        places = dict.fromkeys((self._together(loop), self._apart(loop)))
-        tried = [self._read(loop, closing) for closing in places if closing is not None]
-        return next((cycle for cycle in tried if isinstance(cycle, Cycle)), tried[0])
+        together = self._together(loop)
+        cycle = self._read(loop, together) if together is not None else None
+        if isinstance(cycle, Cycle):
+            return cycle
+        apart = self._apart(loop)
+        other = self._read(loop, apart) if cycle is None or apart != together else cycle
+        return other if cycle is None or isinstance(other, Cycle) else cycle
 
     def sources(self, loop: Training) -> Cycle | Obstacle:
         """What each step takes, where the program itself looks after a scaler."""
@@ -119,8 +123,9 @@ class Cycles:
 
     def _read(self, loop: Training, closing: tuple[ast.stmt, ...]) -> Cycle | Obstacle:
         sources: dict[ast.Call, tuple[ast.Call, ...]] = {}
+        events = self._events(loop, closing)
         for step in loop.steps:
-            taken = self._taken(loop, step, closing)
+            taken = self._taken(loop, step, closing, events)
             if isinstance(taken, Obstacle):
                 return taken
             before = [backward for backward in taken if self._surely_before(loop, backward, step)]
@@ -137,11 +142,13 @@ class Cycles:
         owners = self._owners(optimizer) if optimizer is not None else None
         return loss is not None and owners is not None and self._facts.recipients.includes(loss, owners)
 
-    def _taken(self, loop: Training, step: ast.Call, closing: tuple[ast.stmt, ...]) -> tuple[ast.Call, ...] | Obstacle:
+    def _taken(
+        self, loop: Training, step: ast.Call, closing: tuple[ast.stmt, ...], everything: list[_Event]
+    ) -> tuple[ast.Call, ...] | Obstacle:
         """The backward passes between a step and the last time before it that its gradients were cleared."""
         tree, optimizer = self._facts.tree, self._facts.optimizers.stepped_by(step)
         around = self._turn(loop, step)
-        events = [event for event in self._events(loop, closing) if tree.is_within(event.node, around)]
+        events = [event for event in everything if tree.is_within(event.node, around)]
         here = next(index for index, event in enumerate(events) if event.node is step)
         owners = self._owners(optimizer) if optimizer is not None else None
         alone = owners is None and len({ast.unparse(receiver(item) or item) for item in loop.steps}) == 1
@@ -170,9 +177,7 @@ class Cycles:
 
     def _owners(self, optimizer: ast.expr) -> frozenset[object] | None:
         """Where the networks were made that an optimizer steps, None where one of them is not known."""
-        made = self._facts.optimizers.of(optimizer) or ()
-        owners = [parameter_owners(item.value.facts, argument(item.call, "params", 0)) for item in made]
-        return frozenset[object]().union(*(item or () for item in owners)) if owners and None not in owners else None
+        return all_owners(item.owners for item in self._facts.optimizers.of(optimizer) or ())
 
     def _renews(self, around: ast.AST, step: ast.Call, clear: ast.AST) -> bool:
         """Whether gradients are surely cleared by a place once for each step, before they are sent again."""

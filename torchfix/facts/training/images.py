@@ -68,7 +68,7 @@ def trained_networks(facts: Facts) -> Iterable[Trained]:
     """The networks of two-dimensional convolutions that a file makes and that training loops of its program run on CUDA."""
     found: dict[tuple[ast.stmt, str | None], Trained] = {}
     for other in facts.program.files:
-        for training in (*other.loops.training, *other.loops.step_functions.values()):
+        for training in other.loops.all:
             target = other.targets.around(training.node)
             for call in training.forwards if target is not None and target.may_be_cuda else ():
                 networks, places = other.models.of(call.func) or (), other.companions.of(call.func)

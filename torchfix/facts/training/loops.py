@@ -66,9 +66,7 @@ class Training:
         if isinstance(self.node, FUNCTIONS):
             body = self.node.body
             return body[1] if ast.get_docstring(self.node, clean=False) is not None and len(body) > 1 else body[0]
-        tree = self.facts.tree
-        around = [outer for outer in tree.ancestors(self.node) if isinstance(outer, LOOPS) and tree.function(outer) is self.function]
-        return around[-1] if around else self.node
+        return self.facts.tree.outermost_loop(self.node) or self.node
 
     def nodes(self) -> Iterator[ast.AST]:
         """Everything in its body, nested functions left out, in text order."""
@@ -135,9 +133,18 @@ class Loops:
     def steps_of(self, node: LoopNode) -> set[TrainingStep]:
         """The functions of the project that a loop calls and that train once for each call."""
         calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
-        names = frozenset(step.name for facts in self._facts.program.files for step in facts.loops.step_functions)
-        runs = [run for call in calls if (last_name(call.func) or "") in names for run in called(self._facts, call)]
+        runs = [run for call in calls if (last_name(call.func) or "") in self._step_names for run in called(self._facts, call)]
         return {step for facts, function in runs if (step := facts.loops.step_functions.get(function)) is not None}
+
+    @cached_property
+    def _step_names(self) -> frozenset[str]:
+        """The names of the functions of the program that train once for each call."""
+        return frozenset(function.name for facts in self._facts.program.files for function in facts.loops.step_functions)
+
+    @property
+    def all(self) -> tuple[Training, ...]:
+        """The training loops of the file, and its functions that train once for each call."""
+        return (*self.training, *self.step_functions.values())
 
     def _parts(
         self, body: list[ast.stmt]
@@ -266,9 +273,8 @@ class Loops:
 
     def _repeats(self, call: ast.Call) -> LoopNode | Function | ast.Module:
         """The outermost loop that repeats a call in its function; where there is none that function, or the module."""
-        tree, function = self._facts.tree, self._facts.tree.function(call)
-        loops = [outer for outer in tree.ancestors(call) if isinstance(outer, LOOPS) and tree.function(outer) is function]
-        return loops[-1] if loops else function or tree.module
+        tree = self._facts.tree
+        return tree.outermost_loop(call) or tree.function(call) or tree.module
 
     def _meets(self, node: LoopNode | Function | ast.Module, step: TrainingStep, words: str) -> Obstacle | None:
         """What one of the places that call a function that trains does beside it."""

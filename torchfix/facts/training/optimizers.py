@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from torchfix.facts.code.calls import argument, receiver
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.values import Value
 from torchfix.facts.training.models import derives
+from torchfix.facts.training.owners import parameter_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -58,12 +58,10 @@ class Optimizer:
         """Whether its step calls the loss again, so that ``step`` needs a closure."""
         return self.kind.rpartition(".")[2] == "LBFGS"
 
-    def trained(self) -> Iterator[ast.expr]:
-        """The expressions whose ``.parameters()`` it was given."""
-        given = argument(self.call, "params", 0)
-        for node in ast.walk(given) if given is not None else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("parameters", "named_parameters"):
-                yield node.func.value
+    @property
+    def owners(self) -> frozenset[object] | None:
+        """Where the networks were made whose parameters it was given, None where one of them is not known."""
+        return parameter_owners(self.value.facts, argument(self.call, "params", 0))
 
 
 class Optimizers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.scopes import Bound
@@ -22,6 +22,12 @@ def parameter_owners(facts: Facts, given: ast.expr | None) -> frozenset[object] 
             return None
         found |= {network.value for network in networks}
     return frozenset(found) or None
+
+
+def all_owners(found: Iterable[frozenset[object] | None]) -> frozenset[object] | None:
+    """All of these networks together, None where some are not known or there are none."""
+    listed = list(found)
+    return frozenset[object]().union(*(item or () for item in listed)) if listed and None not in listed else None
 
 
 def parameter_expressions(facts: Facts, given: ast.expr | None) -> Iterator[ast.expr]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.scopes import Bound
-from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, Function, LoopNode, dotted, walk_here
 from torchfix.facts.tensors.devices import Transfer
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class Targets:
         here, there = names.lookup(root.id, root), names.lookup(root.id, at)
         if here is None or there is None or here[0] is not there[0]:
             return False
-        around = [outer for outer in tree.ancestors(at) if isinstance(outer, LOOPS) and tree.function(outer) is tree.function(at)]
-        front = around[-1].lineno if around else at.lineno
+        front = (tree.outermost_loop(at) or at).lineno
         early = any(binding.how is Bound.PARAMETER or tree.statement(binding.node).lineno < front for binding in here[1])
         return early or names.scope(at) is not here[0]
 

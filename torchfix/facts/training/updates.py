@@ -14,7 +14,7 @@ from torchfix.facts.half_precision.hazards import GRADIENT_HOOKS
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.cycles import LEAVING, Cycle
 from torchfix.facts.training.optimizers import Optimizer
-from torchfix.facts.training.owners import parameter_expressions, parameter_owners
+from torchfix.facts.training.owners import all_owners, parameter_expressions, parameter_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -98,15 +98,9 @@ class Updates:
         obstacle = self._second_order(loop) or self._hooks() or self._form(loop)
         if obstacle is not None:
             return obstacle
-        made: list[_Made] = []
-        for step in loop.steps:
-            optimizer = self._facts.optimizers.stepped_by(step)
-            assert optimizer is not None
-            optimizers = self._facts.optimizers.of(optimizer)
-            obstacle = self._stepping(step, optimizers)
-            if obstacle is not None or optimizers is None:
-                return obstacle or _unseen_optimizer(optimizer)
-            made.append((step, optimizer, optimizers))
+        made = self._made(loop, scaled=False)
+        if isinstance(made, Obstacle):
+            return made
         cycle = self._facts.cycles.of(loop)
         if isinstance(cycle, Obstacle):
             return cycle
@@ -122,15 +116,24 @@ class Updates:
         """For each step the first statement of its block that reads its gradients, where the program scales its losses by itself."""
         if not any(self._reads_gradients(self._facts, node, 0) for node in loop.nodes()):
             return {}
+        made = self._made(loop, scaled=True)
+        if isinstance(made, Obstacle):
+            return made
+        cycle = self._facts.cycles.sources(loop)
+        return cycle if isinstance(cycle, Obstacle) else self._readers(loop, made, cycle)
+
+    def _made(self, loop: Training, scaled: bool) -> list[_Made] | Obstacle:
+        """The steps with their optimizers; without a scaler of the program's own each must be one that a scaler can take over."""
         made: list[_Made] = []
         for step in loop.steps:
             optimizer = self._facts.optimizers.stepped_by(step)
-            optimizers = self._facts.optimizers.of(optimizer) if optimizer is not None else None
-            if optimizer is None or optimizers is None:
-                return _unseen_optimizer(optimizer or step)
+            assert optimizer is not None
+            optimizers = self._facts.optimizers.of(optimizer)
+            obstacle = None if scaled else self._stepping(step, optimizers)
+            if obstacle is not None or optimizers is None:
+                return obstacle or _unseen_optimizer(optimizer)
             made.append((step, optimizer, optimizers))
-        cycle = self._facts.cycles.sources(loop)
-        return cycle if isinstance(cycle, Obstacle) else self._readers(loop, made, cycle)
+        return made
 
     # What is of another kind ----------------------------------------------------------------------------------
 
@@ -254,8 +257,9 @@ class Updates:
         if len(near) == 1:
             return obstacles[0] or [(near[0][0][0], near[0][1])]
         read = self._owners_read(node)
-        owned = [self._owners_stepped(optimizers) for (_, _, optimizers), _ in near]
-        if read is None or None in owned or not read <= frozenset[object]().union(*(item or () for item in owned)):
+        owned = [all_owners(item.owners for item in optimizers) for (_, _, optimizers), _ in near]
+        stepped = all_owners(owned)
+        if read is None or stepped is None or not read <= stepped:
             return Obstacle(
                 "clip-parameters",
                 f"line {getattr(node, 'lineno', 0)} reads gradients, and it is not seen which of the optimizers steps with them",
@@ -273,13 +277,7 @@ class Updates:
             owners = [parameter_owners(facts, item.value) for item in facts.flow.reaching(node.value)]
         else:
             return None
-        return frozenset().union(*(item or () for item in owners)) if owners and None not in owners else None
-
-    @staticmethod
-    def _owners_stepped(optimizers: tuple[Optimizer, ...]) -> frozenset[object] | None:
-        """The networks whose parameters an optimizer steps, however it was made."""
-        owners = [parameter_owners(item.value.facts, argument(item.call, "params", 0)) for item in optimizers]
-        return frozenset().union(*(item or () for item in owners)) if owners and None not in owners else None
+        return all_owners(owners)
 
     def _reads_gradients(self, facts: Facts, node: ast.AST, depth: int) -> bool:
         """Whether a node reads gradients: clipping, ``p.grad``, or a function of the project that does."""
@@ -334,7 +332,7 @@ class Updates:
             clipped = parameter_owners(facts, given)
             for item in optimizers:
                 trained = argument(item.call, "params", 0)
-                owners = parameter_owners(item.value.facts, trained)
+                owners = item.owners
                 if not _is_same(facts, given, trained) and (clipped is None or owners is None or not clipped <= owners):
                     break
             else:

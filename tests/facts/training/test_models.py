@@ -110,3 +110,54 @@ def test_of_a_model_collection_only_models_are_networks(made: str, is_network: b
     """Its helpers make no networks."""
     facts = facts_of(f"import timm\nimport timm.utils\nmade = {made}\n")
     assert facts.models.is_module(node(facts, made)) is is_network
+
+
+NETS = """
+import torch
+from torch import nn
+
+from helpers import load
+
+
+class Small(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.fc = nn.Linear(2, classes)
+
+
+class Block(nn.Module):
+    def __init__(self, inside, outside, stride):
+        super().__init__()
+        self.conv = nn.Conv2d(inside, outside, 3, stride)
+
+
+def large(classes):
+    return nn.Sequential(nn.Linear(2, 8), nn.Linear(8, classes))
+
+
+def accuracy(output):
+    return (output > 0).float().mean()
+
+
+def unknown(classes):
+    return load(classes)
+"""
+
+
+def _picked(nets: str, made: str) -> set[str] | None:
+    """The classes of which a network may be that is picked from a module of the project by its name."""
+    facts = facts_of(f"import nets\n\nnet = {made}\nnet(x)\n", modules={"nets.py": nets})
+    networks = facts.models.of(node(facts, "net", 1))
+    return None if networks is None else {network.definition.node.name if network.definition else "?" for network in networks}
+
+
+@pytest.mark.parametrize("made", ["nets.__dict__[name](10)", "getattr(nets, name)(10)", "nets.__dict__[name](classes=10)"])
+def test_a_network_picked_by_name_from_a_module_that_may_make_anything_is_not_known(made: str) -> None:
+    """One of its functions returns what is out of sight."""
+    assert _picked(NETS, made) is None
+
+
+@pytest.mark.parametrize("made", ["nets.__dict__[name](10)", "getattr(nets, name)(10)", "nets.__dict__[name](classes=10)"])
+def test_a_network_picked_by_name_is_one_of_those_that_its_module_makes_from_such_arguments(made: str) -> None:
+    """A class that needs more arguments is a part of a network, and a function that computes makes none."""
+    assert _picked(NETS.replace("load(classes)", "Small(classes)"), made) == {"Small", "?"}

@@ -240,6 +240,19 @@ class Names(Scopes):
             return module.names.exported(expression.attr) if module else None
         return None
 
+    def offered(self) -> frozenset[str]:
+        """The names that other files may read from this module, its star imports among them, but for those with an underscore."""
+        found: set[str] = set()
+        waiting, seen = [self._facts], {self._facts.path}
+        while waiting:
+            names = waiting.pop().names
+            found |= {name for name in names.module.bindings if name != "*" and not name.startswith("_")}
+            brought = [names._star_module(star) for star in names.module.bindings.get("*", [])]
+            new = [facts for facts in brought if facts is not None and facts.path not in seen]
+            seen |= {facts.path for facts in new}
+            waiting += new
+        return frozenset(found)
+
     def brought_variable(self, name: ast.Name) -> tuple[Facts, list[Binding]] | None:
         """The file of the project from which a star import brings a variable, with what binds it there."""
         found = []

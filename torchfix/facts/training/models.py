@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import choices
-from torchfix.facts.code.calls import receiver
-from torchfix.facts.code.classes import bases
+from torchfix.facts.code.calls import has_stars, is_constant, receiver
+from torchfix.facts.code.classes import bases, method_of
 from torchfix.facts.code.names import Definition
-from torchfix.facts.code.tree import FUNCTIONS, walk
-from torchfix.facts.code.values import Value, returns
+from torchfix.facts.code.tree import FUNCTIONS, Function, walk, walk_here
+from torchfix.facts.code.values import Value
+from torchfix.facts.training.saved_objects import is_saved_object
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -136,6 +137,8 @@ class Models:
             return None
         found: list[Network] = []
         for value in values:
+            if is_saved_object(value):
+                continue  # what the program saved itself is of a class that it makes
             if isinstance(value.node, ast.Constant) and value.node.value is None:
                 continue  # what a factory gives for an unknown name; calling it would raise
             networks = value.facts.models.of_value(value)
@@ -168,6 +171,10 @@ class Models:
         collection = _collection(facts, node.func)
         if collection:
             return (Network(value, None, f"{collection}.{_ANY}"),)
+        module = _module_picked_from(facts, node.func)
+        offering = facts.names.module_of(module) if module is not None else None
+        if offering is not None:
+            return self._one_of(value, offering)
         found = [self._made_by(value, choice) for choice in choices(facts, node)]
         return tuple(network for networks in found for network in networks or ()) if found and all(found) else None
 
@@ -186,12 +193,25 @@ class Models:
         inside = [replace(network, wrappers=network.wrappers[:-1]) for network in kept]
         return tuple(inside) or None
 
+    def _one_of(self, value: Value, module: Facts) -> tuple[Network, ...] | None:
+        """The networks among what a module of the project offers, of which a name that is not known picks one."""
+        found: list[Network] = []
+        for name in sorted(module.names.offered()):
+            maker = module.names.exported(name)
+            if maker is None or not _takes(maker, value.node):
+                continue
+            networks = self._made_by(value, maker)
+            if networks is None and _may_make_network(maker):
+                return None
+            found += networks or ()
+        return tuple(dict.fromkeys(found)) or None
+
     @staticmethod
     def _returned(definition: Definition) -> tuple[Network, ...] | None:
-        """The networks that a function of the project returns."""
+        """The networks that a function of the project returns; one that it refuses to make is none."""
         assert isinstance(definition.node, FUNCTIONS)
         found: list[Network] = []
-        for expression in returns(definition.node):
+        for expression in _results(definition.node):
             networks = definition.facts.models.of(expression)
             if not networks:
                 return None
@@ -281,15 +301,58 @@ def _names_weights(facts: Facts, node: ast.AST) -> bool:
     return meaning.startswith(_LIBRARIES) or (meaning.startswith("torch.nn.") and layer.startswith(tuple(_WEIGHTED.split())))
 
 
+def _takes(maker: Definition, call: ast.AST) -> bool:
+    """Whether a function or class can be called with as many arguments as a call has."""
+    made = method_of(maker, "__init__") if isinstance(maker.node, ast.ClassDef) else maker
+    if made is None or not isinstance(made.node, FUNCTIONS) or not isinstance(call, ast.Call) or has_stars(call):
+        return True
+    wanted = [*made.node.args.posonlyargs, *made.node.args.args][isinstance(maker.node, ast.ClassDef) :]
+    named = {item.arg for item in call.keywords}
+    required = [item.arg for item in wanted[: len(wanted) - len(made.node.args.defaults)]]
+    return all(name in named for name in required[len(call.args) :])
+
+
+def _results(function: Function) -> list[ast.expr]:
+    """What a function returns, leaving out None; nothing for a generator."""
+    found = [node for statement in function.body for node in walk_here(statement)]
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in found):
+        return []
+    given = (node.value for node in found if isinstance(node, ast.Return))
+    return [value for value in given if value is not None and not is_constant(value, None)]
+
+
+def _may_make_network(maker: Definition) -> bool:
+    """Whether something of the project whose result is not seen to be a network may make one: a class is a network's or is not."""
+    if not isinstance(maker.node, FUNCTIONS):
+        return False
+    results = _results(maker.node)
+    values = [maker.facts.values.of(result) for result in results]
+    return any(found is None or not all(map(_is_computed, found)) for found in values)
+
+
+def _is_computed(value: Value) -> bool:
+    """Whether a value comes from arithmetic, or from a method of something that is no network: a tensor's."""
+    node = value.node
+    if isinstance(node, ast.Call):
+        kept = isinstance(node.func, ast.Attribute) and node.func.attr not in SELF_RETURNING
+        return kept and value.facts.calls.meaning(node) is None and value.facts.names.definition(node.func) is None
+    return isinstance(node, (ast.BinOp, ast.Compare, ast.Constant, ast.List, ast.Tuple, ast.Dict))
+
+
 def _collection(facts: Facts, made_by: ast.expr) -> str | None:
     """The library out of which a network is picked by its name: ``models.__dict__[name](...)``, ``getattr(models, name)(...)``."""
-    module: ast.expr | None = None
-    if isinstance(made_by, ast.Subscript) and isinstance(made_by.value, ast.Attribute) and made_by.value.attr == "__dict__":
-        module = made_by.value.value
-    elif isinstance(made_by, ast.Call) and facts.calls.meaning(made_by) == "builtins.getattr" and made_by.args:
-        module = made_by.args[0]
+    module = _module_picked_from(facts, made_by)
     meaning = facts.names.qualified(module) if module is not None else None
     return meaning if meaning is not None and f"{meaning}.".startswith(_LIBRARIES) else None
+
+
+def _module_picked_from(facts: Facts, made_by: ast.expr) -> ast.expr | None:
+    """The module in ``module.__dict__[name]`` and ``getattr(module, name)``."""
+    if isinstance(made_by, ast.Subscript) and isinstance(made_by.value, ast.Attribute) and made_by.value.attr == "__dict__":
+        return made_by.value.value
+    if isinstance(made_by, ast.Call) and facts.calls.meaning(made_by) == "builtins.getattr" and made_by.args:
+        return made_by.args[0]
+    return None
 
 
 def is_module_name(meaning: str) -> bool:

@@ -1,0 +1,182 @@
+"""amp-loop, executed: programs in every form train before and after, without CUDA, in bfloat16 on the CPU, and on the pretend GPU."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import ROOT, run_on_cpu, run_on_fake_gpu, skip_on_cuda_build
+from tests.transforms.amp_programs import PROGRAMS
+from torchfix.testing import run_on_program
+
+RECORDING = ROOT / "tests" / "recording.py"
+Record = dict[str, Any]
+Version = tuple[int, int] | None
+
+
+@functools.cache
+def after_of(name: str, torch: Version = None) -> dict[str, str]:
+    """What the rules make of a program, for projects that allow this torch."""
+    texts = dict(PROGRAMS[name].texts)
+    for rule in PROGRAMS[name].rules:
+        texts = {path: result.after.decode() for path, result in run_on_program(rule, texts, torch=torch).items()}
+    return texts
+
+
+def laid(folder: Path, programs: Mapping[str, Mapping[str, str]]) -> Path:
+    """Programs on the disk, each in a folder of its own; those that go on from a checkpoint find one that the original wrote."""
+    for name, texts in programs.items():
+        home = folder / name
+        home.mkdir(parents=True)
+        for path, text in texts.items():
+            (home / path).write_text(text)
+        if PROGRAMS[name].resumes:
+            (home / "start.py").write_text(PROGRAMS[name].texts["main.py"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """What the programs do as their authors wrote them, on the CPU."""
+    home = tmp_path_factory.mktemp("programs") / "before"
+    records: dict[str, dict[str, Record]] = json.loads(run_on_cpu(RECORDING, str(laid(home, {n: p.texts for n, p in PROGRAMS.items()}))))
+    return records["before"]
+
+
+def numbers(printed: str) -> list[float]:
+    """The fractions among what a program printed."""
+    return [float(word) for word in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", printed)]
+
+
+def failures(records: Mapping[str, Record]) -> dict[str, str]:
+    """The programs that failed, and how."""
+    return {name: record["error"] for name, record in records.items() if record["error"]}
+
+
+def disordered(records: Mapping[str, Record]) -> dict[str, list[str]]:
+    """The programs whose calls are not the promised rounds and nothing else."""
+    rounds = {name: PROGRAMS[name].order.split() for name in records}
+    return {
+        name: record["calls"]
+        for name, record in records.items()
+        if not record["calls"] or record["calls"] != rounds[name] * (len(record["calls"]) // len(rounds[name]))
+    }
+
+
+def far_off(records: Mapping[str, Record], before: Mapping[str, Record], tolerance: float) -> dict[str, float]:
+    """The programs whose losses or weights end up farther than this from those of the original, or nowhere else at all."""
+    farthest = {}
+    for name, record in records.items():
+        pairs = [*zip(numbers(record["printed"]), numbers(before[name]["printed"]), strict=True)]
+        pairs += zip(record["parameters"], before[name]["parameters"], strict=True)
+        farthest[name] = max(abs(one - other) / max(1.0, abs(other)) for one, other in pairs)
+    return {name: distance for name, distance in farthest.items() if not 0 < distance <= tolerance}
+
+
+def not_in(records: Mapping[str, Record], *dtypes: str) -> dict[str, dict[str, int]]:
+    """The programs any of whose layers, of which there must be some, give another dtype than these."""
+    return {
+        name: record["layers"]
+        for name, record in records.items()
+        if not record["layers"] or any(layer.split(" torch.")[1] not in dtypes for layer in record["layers"])
+    }
+
+
+def wrongly_skipped(records: Mapping[str, Record]) -> dict[str, Any]:
+    """The programs that do not skip what an infinite loss gives, and only that, halve the scale once for good, and go on."""
+    wrong = {}
+    for name, record in records.items():
+        scales, steps = record["scales"], record["steps"]
+        finite = [gradients for gradients, _ in steps]
+        skipped = all(gradients == changed for gradients, changed in steps) and False in finite and finite[-1]
+        halved = scales == [1024.0] * scales.count(1024.0) + [512.0] * scales.count(512.0) and scales[-1] == 512.0
+        if not (skipped and halved):
+            wrong[name] = (steps, scales)
+    return wrong
+
+
+@pytest.mark.parametrize("torch", [(1, 6), (1, 10), (2, 3), None])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_form_is_rewritten_for_every_torch(name: str, torch: Version) -> None:
+    """The text is Python, and a second run finds nothing more."""
+    after = after_of(name, torch)
+    assert after != PROGRAMS[name].texts
+    for path, text in after.items():
+        compile(text, path, "exec")
+    for rule in PROGRAMS[name].rules:
+        assert {path: result.after.decode() for path, result in run_on_program(rule, after, torch=torch).items()} == after
+
+
+def test_without_cuda_all_train_as_before_to_the_last_bit(before: dict[str, Record], tmp_path: Path) -> None:
+    """Printed numbers and weights are the same, in the spelling of every torch, and the calls come in the promised order."""
+    texts: dict[str, dict[str, dict[str, str]]] = {}
+    for torch in (None, (1, 10), (1, 6)):
+        texts[str(torch)] = {name: after_of(name, torch) for name in PROGRAMS if torch is None or after_of(name, torch) != after_of(name)}
+    folders = [str(laid(tmp_path / version, programs)) for version, programs in texts.items()]
+    records = json.loads(run_on_cpu(RECORDING, *folders))
+    assert not failures(before)
+    for version in texts:
+        assert not failures(records[version])
+        for name, record in records[version].items():
+            assert (record["printed"], record["parameters"]) == (before[name]["printed"], before[name]["parameters"]), (name, version)
+            assert record["parameters"], name
+        assert not disordered(records[version])
+        assert not not_in(records[version], "float32")
+
+
+def both(folder: Path, names: Iterable[str]) -> list[str]:
+    """The rewritten programs in two folders, and words that make the losses of one of them overflow."""
+    programs = {name: after_of(name) for name in names}
+    return [str(laid(folder / "plain", programs)), "--overflow", str(laid(folder / "overflow", programs))]
+
+
+def check_overflow(records: Mapping[str, Record]) -> None:
+    """Check what programs do in which one scaled loss was infinite."""
+    assert not failures(records)
+    assert not wrongly_skipped(records)
+    moved = {name: Counter(records[name]["calls"]) for name in ("H a schedule per step", "H a schedule of one cycle")}
+    assert [calls["update"] - calls["schedule"] for calls in moved.values()] == [0, 1], "only what counts its steps waits for a skipped one"
+
+
+def test_in_bfloat16_on_the_cpu_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
+    """With a scaler that is switched on; an infinite loss skips its step and halves the scale, and the next step goes on."""
+    names = [name for name, program in PROGRAMS.items() if program.half_on_host]
+    records = json.loads(run_on_cpu(RECORDING, "--bfloat16", *both(tmp_path, names)))
+    assert not failures(records["plain"])
+    assert not disordered(records["plain"])
+    assert not not_in(records["plain"], "bfloat16")
+    assert not far_off(records["plain"], before, 0.05)
+    check_overflow(records["overflow"])
+
+
+def test_on_a_gpu_in_float16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
+    """No operator is banned by CUDA's lists, every layer computes in float16, and an infinite loss skips its step only."""
+    skip_on_cuda_build()
+    old = laid(tmp_path / "old", {name: after_of(name, (1, 6)) for name in ("A clipped", "a loop in another file")})
+    printed, _ = run_on_fake_gpu(RECORDING, str(old), *both(tmp_path, PROGRAMS), capability="7.5")
+    records = json.loads(printed)
+    for version in ("plain", "old"):
+        assert not failures(records[version])
+        assert not disordered(records[version])
+        assert not not_in(records[version], "float16")
+        assert not far_off(records[version], before, 0.005)
+    check_overflow(records["overflow"])
+
+
+def test_on_a_gpu_in_bfloat16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
+    """No operator is banned by CUDA's lists, and every layer computes in bfloat16, but for the threads of DataParallel."""
+    skip_on_cuda_build()
+    printed, _ = run_on_fake_gpu(RECORDING, str(laid(tmp_path / "after", {name: after_of(name) for name in PROGRAMS})), capability="8.0")
+    records = json.loads(printed)["after"]
+    assert not failures(records)
+    assert not disordered(records)
+    assert not not_in({name: record for name, record in records.items() if name != "J parallel"}, "bfloat16")
+    assert not not_in({"J parallel": records["J parallel"]}, "float16")
+    assert not far_off(records, before, 0.05)

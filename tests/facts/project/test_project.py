@@ -104,6 +104,14 @@ def test_relative_imports_of_a_file() -> None:
     assert project.imports("pkg/a.py") == ("pkg/b.py", "c.py")
 
 
+def test_a_file_that_imports_its_own_name_means_another_one() -> None:
+    """A script that is started further up finds the package there, not the file beside the one that imports."""
+    project = Project.of_texts({"utils/model.py": "from model import Net\n", "model/__init__.py": "", "utils/other.py": ""})
+    found = [project.module("model", importer) for importer in ("utils/model.py", "utils/other.py")]
+    assert [facts.path for facts in found if facts is not None] == ["model/__init__.py", "utils/model.py"]
+    assert project.imports("utils/model.py") == ("model/__init__.py",)
+
+
 def test_files_that_hold_a_word() -> None:
     """A part of a longer word does not count."""
     project = Project.of_texts({"a.py": "x.step()", "b.py": "steps = 1", "c.py": ""})

@@ -29,6 +29,7 @@ from torchfix.facts.code.classes import (
     super_call,
 )
 from torchfix.facts.code.names import Definition
+from torchfix.facts.code.outcomes import may_come_to
 from torchfix.facts.code.scopes import Binding, Bound, parameters
 from torchfix.facts.code.tree import COMPREHENSIONS, FUNCTIONS, Function, walk_here
 
@@ -519,7 +520,7 @@ class Values:
         if path[:1] == (ELEMENT,) and is_generator(function):
             items = [(value, path if whole else path[1:]) for value, whole in yields(function)]
         else:
-            items = [(value, path) for value in returns(function)]
+            items = [(value, path) for value in _returned_to(definition.facts, function, call, is_bound)]
         return definition.facts.values._all(items, trail.under(frame)) if items else _UNSEEN
 
     def _made(self, made: Value, path: Path, trail: _Trail) -> list[Value] | None:
@@ -645,6 +646,14 @@ def yields(function: Function) -> Iterator[tuple[ast.expr, bool]]:
 def returns(function: Function) -> list[ast.expr]:
     """What a function returns; empty for a generator, for one without a value, or with a bare ``return`` beside."""
     return list(_returned(function))
+
+
+def _returned_to(facts: Facts, function: Function, call: ast.Call, is_bound: bool) -> list[ast.expr]:
+    """What a function may return to one call, by the constants that the call passes; all that it returns where that leaves nothing."""
+    found = returns(function)
+    if len(found) < 2:
+        return found
+    return [value for value in found if may_come_to(facts, function, value, lambda item: passed(call, function, item, is_bound))] or found
 
 
 @lru_cache(maxsize=2048)  # asked again and again of the same few

@@ -176,7 +176,8 @@ class Project:
 
     def module(self, name: str, importer: str, level: int = 0) -> Facts | None:
         """The facts of the module that ``importer`` means by a dotted name, None where it is not the project's own."""
-        key = (name, os.path.dirname(importer), level)
+        itself = os.path.basename(importer) == f"{name.rpartition('.')[2]}.py"
+        key = (name, importer if itself else os.path.dirname(importer), level)
         if key not in self._modules:
             found = (self.file(path) for path in self._candidates(name, importer, level))
             self._modules[key] = next((facts for facts in found if facts is not None), None)
@@ -193,10 +194,11 @@ class Project:
         return []
 
     def _candidates(self, name: str, importer: str, level: int) -> Iterator[str]:
+        """Where a module may stand; a file that imports its own name means another one (``utils/model.py`` imports ``model``)."""
         tail = name.replace(".", "/")
         for base in self._bases(importer, level):
             stem = "/".join(part for part in (base, tail) if part)
-            if tail:
+            if tail and f"{stem}.py" != importer:
                 yield f"{stem}.py"
             yield f"{stem}/__init__.py" if stem else "__init__.py"
 

@@ -78,7 +78,7 @@ _MESSAGE = "the training loop computes in float32 and leaves the GPU's half-prec
 _BECAUSE = "each step has its backward pass, and the network's code holds nothing that half precision breaks"
 _DISABLE = "Set use_amp to False to train in float32 again, and compare the loss curves of both before merging."
 _PARALLEL = "DataParallel's threads compute in float16 whatever autocast is told; once it is gone, torch.bfloat16 without a scaler will do."
-_EVALUATION = "The loop also evaluates, and its evaluation batches now compute in half precision too."
+_EVALUATION = "What runs under autocast also evaluates, and evaluation batches now compute in half precision too."
 _OLD = "{} stems from what the network gave outside this loop, in float32: put that pass under the same autocast too, or compare closely."
 _UNSAVED = "The scaler's state is not saved with the optimizer's: a resumed float16 run skips a few steps while its scale settles."
 _SCHEDULE = (
@@ -118,7 +118,8 @@ def _rewrite(candidate: Candidate, options: Options) -> _Rewrite:
     names = (("scaler", "grad_scaler", "amp_scaler"), ("use_amp", "amp_enabled"), ("amp_dtype", "autocast_dtype"))
     scaler, use_amp, amp_dtype = (candidate.fresh(*listed) for listed in names)
     first = candidate.companions[0]
-    inside = "" if first.passes or options.dtype == "bfloat16" else first.owner
+    local = first.passes or (options.dtype == "bfloat16" and not candidate.forward.within)
+    inside = "" if local else first.owner
     return _Rewrite(candidate, options.dtype, scaler, f"{inside}{scaler}", f"{inside}{use_amp}", f"{inside}{amp_dtype}")
 
 
@@ -155,11 +156,11 @@ class _Rewrite:
         """Whether it is float16 or nothing: by wish, in DataParallel's threads, and before torch 1.10."""
         return self.dtype == "float16" or self.candidate.parallel or not self.spelling.has_bfloat16
 
-    @property
-    def header(self) -> str:
-        """The ``with`` line of a region."""
-        dtype = self.amp_dtype if self.scaled else self.spelling.torch("bfloat16")
-        return self.spelling.autocast(self.spelling.torch("float16") if self.only_float16 else dtype, self.use_amp)
+    def header(self, at: ast.stmt) -> str:
+        """The ``with`` line of a region that begins with a statement."""
+        there = Spelling(self.candidate.facts, at)
+        dtype = self.amp_dtype if self.scaled else there.torch("bfloat16")
+        return there.autocast(there.torch("float16") if self.only_float16 else dtype, self.use_amp)
 
     def make(self, companion: Companion, enabled: str) -> str:
         """The statement that makes the scaler."""
@@ -186,10 +187,13 @@ class _Rewrite:
                 chosen = "" if self.only_float16 else f" and {self.amp_dtype} is {self.spelling.torch('float16')}"
                 code = self.decided(test, f"{self.use_amp} and {there.capability} >= 8") + self.make(companion, self.use_amp + chosen)
             yield facts.path, InsertAfter(after, code)
-        if self.candidate.companions[0].passes or not self.scaled:
-            words = (ast.unparse(item) if item is not None else None for item in (target.variable, target.flag))
+        first, apart = self.candidate.companions[0], bool(self.candidate.forward.within)
+        if first.passes or not self.scaled:
+            known = (target.variable, target.flag)
+            words = (home.companions.text(item, first) if apart else ast.unparse(item) if item is not None else None for item in known)
             test = self.spelling.on_cuda(*words, is_object=target.is_object)
-            yield home.path, InsertBefore(loop.start, self.decided(test, f"{self.use_amp} and not {self.scaler}.is_enabled()"))
+            code = self.decided(test, f"{self.use_amp} and not {self.scaler}.is_enabled()")
+            yield home.path, InsertAfter(first.after, code) if apart else InsertBefore(loop.start, code)
 
     def decided(self, test: str, bfloat16: str) -> str:
         """The statements that decide whether autocast is on and, where there is a choice, in which precision it computes."""
@@ -207,9 +211,8 @@ class _Rewrite:
     def regions(self) -> Iterator[Edit]:
         """Autocast around the forward pass, and a scaled loss behind it."""
         forward, facts = self.candidate.forward, self.candidate.facts
-        for first, last in forward.regions:
-            yield Wrap(first, last, self.header)
-        for item in forward.restored:
+        yield from (Wrap(first, last, self.header(first)) for part in forward.all for first, last in part.regions)
+        for item in (item for part in forward.all for item in part.restored):
             if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
                 yield InsertAfter(facts.tree.statement(item), f"{item.id} = {item.id}.float()")
             else:
@@ -222,7 +225,7 @@ class _Rewrite:
             name = facts.names.fresh("loss", "batch_loss")
             given = ", ".join(facts.source.segment(item) for item in (*sent.call.args, *sent.call.keywords))
             loss = f"{self.scaler}.scale({name})" if self.scaled else name
-            code = f"{self.header}\n    {name} = $loss\n{loss}.backward({given})"
+            code = f"{self.header(sent.statement)}\n    {name} = $loss\n{loss}.backward({given})"
             yield Replace(sent.statement, code, {"loss": sent.loss})
 
     def steps(self) -> Iterator[Edit]:
@@ -256,11 +259,10 @@ class _Rewrite:
         """What the user must read before merging."""
         candidate, forward = self.candidate, self.candidate.forward
         kept = any(companion.facts.states.are_kept(companion.variable) for companion in candidate.companions)
-        evaluates = any(candidate.facts.regions.under(first, ("torch.set_grad_enabled",)) for first, _ in forward.regions)
         yield _DISABLE.replace("use_amp", self.use_amp)
         yield from [_OLD.format(forward.old.id)] if forward.old is not None else []
         yield from [_PARALLEL] if candidate.parallel else []
-        yield from [_EVALUATION] if evaluates else []
+        yield from [_EVALUATION] if candidate.evaluates else []
         yield from [_SCHEDULE] if self.scaled and candidate.loop.scheduler_steps and not candidate.update.counted else []
         yield from [_UNSAVED] if self.scaled and kept and not saved else []
 

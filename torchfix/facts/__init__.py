@@ -25,6 +25,7 @@ from torchfix.facts.data.datasets import Datasets
 from torchfix.facts.data.loaders import Loaders
 from torchfix.facts.data.workers import Workers
 from torchfix.facts.half_precision.candidates import Candidates
+from torchfix.facts.half_precision.delegations import Delegations
 from torchfix.facts.half_precision.forwards import Forwards
 from torchfix.facts.half_precision.hazards import Hazards
 from torchfix.facts.half_precision.precision import Precision
@@ -300,6 +301,11 @@ class Facts:
     def forwards(self) -> Forwards:
         """The forward part of training loops."""
         return Forwards(self)
+
+    @cached_property
+    def delegations(self) -> Delegations:
+        """Forward passes that training loops leave to functions."""
+        return Delegations(self)
 
     @cached_property
     def autograd(self) -> Autograd:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.tree import LOOPS, LoopNode
+from torchfix.facts.code.tree import LOOPS, Function, LoopNode
 from torchfix.facts.half_precision.forwards import Forward
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
@@ -53,6 +53,17 @@ class Candidate:
             return self
         why = "DataParallel's threads compute in float16" if self.parallel else "the project allows torch before 1.10"
         return Obstacle("no-bfloat16", f"{why}, and bfloat16 is asked for", 'set the option dtype to "float16" or "auto"')
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether what will run under autocast also runs without gradients: a loop that evaluates too, or a function that others call."""
+        facts = self.facts
+        switched = any(facts.regions.under(first, ("torch.set_grad_enabled",)) for first, _ in self.forward.regions)
+        return switched or any(self._is_called_beside(function) for function, _ in self.forward.within)
+
+    def _is_called_beside(self, function: Function) -> bool:
+        calls = self.facts.callers_everywhere(function)
+        return calls is None or any(caller is not self.facts or not caller.tree.is_within(call, self.loop.node) for caller, call in calls)
 
     @property
     def files(self) -> tuple[Facts, ...]:
@@ -131,6 +142,9 @@ class Candidates:
         if any(not (isinstance(item.statement, ast.Expr) and item.statement.value is item.call) for item in forward.inline):
             return Obstacle("backward-form", "the backward pass is part of a larger statement", "write it as a statement of its own")
         companions = self._companions(update)
+        if isinstance(companions, Obstacle):
+            return companions
+        companions = facts.delegations.beside(forward, companions)
         if isinstance(companions, Obstacle):
             return companions
         return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companions)

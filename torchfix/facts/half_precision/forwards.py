@@ -1,4 +1,4 @@
-"""The forward part of a training loop: the statements that compute the loss, and which of them can run under autocast."""
+"""The forward part of code that trains: the statements that compute the loss, and which of them can run under autocast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchfix.facts.code.calls import has_stars, receiver
 from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Bound, parameters
-from torchfix.facts.code.tree import FUNCTIONS, Function, child_blocks, dotted, last_name, statements_here, walk, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, Function, LoopNode, child_blocks, dotted, last_name, statements_here, walk, walk_here
 from torchfix.facts.code.values import passed
 from torchfix.facts.half_precision.autocast import LOSS_FUNCTIONS, is_operation
 from torchfix.facts.half_precision.precision import FULL, MUTATORS, Reader, Reading
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """What of a training loop can run under autocast.
+    """What of a training loop, or of a function that it calls for its loss, can run under autocast.
 
     Args:
         regions: the first and last statement of each stretch, in text order; no backward pass, step or zero_grad is
@@ -36,6 +36,7 @@ class Forward:
         inline: the backward passes whose loss is computed in their own statement, and belongs under autocast too.
         networks: the networks that run.
         old: a variable that stems from what one of them gave without gradients outside the loop, None where there is none.
+        within: the functions of the same file that run the networks for the loop, and what of each runs under autocast.
     """
 
     regions: tuple[tuple[ast.stmt, ast.stmt], ...]
@@ -43,6 +44,12 @@ class Forward:
     inline: tuple[Sent, ...]
     networks: tuple[Network, ...]
     old: ast.Name | None = None
+    within: tuple[tuple[Function, Forward], ...] = ()
+
+    @property
+    def all(self) -> tuple[Forward, ...]:
+        """This and what stands in functions."""
+        return (self, *(forward for _, forward in self.within))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +70,21 @@ class Feeding:
             yield from (node for node in walk_here(expression) if isinstance(node, ast.Call))
 
 
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Code that runs networks on the way to a loss: a training loop up to its backward passes, or a function called for the loss.
+
+    Args:
+        node: the loop or the function.
+        sent: the backward passes in it.
+        apart: the calls that no region may hold: backward passes, steps, clearings.
+    """
+
+    node: LoopNode | Function
+    sent: tuple[Sent, ...] = ()
+    apart: tuple[ast.Call, ...] = ()
+
+
 class Forwards:
     """Questions about the forward part of one file's training loops."""
 
@@ -74,10 +96,18 @@ class Forwards:
         feeding = self.feeding(update)
         runs = [call for call in dict.fromkeys(feeding.calls()) if self._facts.models.run_by(call)]
         if not runs:
-            return self._unseen(feeding)
-        split = _Split(self._facts, update, feeding, runs)
-        found = split.unsafe_loss() or split.obstacle() or split.forward()
+            return self._facts.delegations.of(update, feeding) or self._unseen(feeding)
+        loop = update.loop
+        stage = Stage(loop.node, update.sent, (*loop.backwards, *loop.steps, *loop.zero_grads, *loop.scheduler_steps))
+        found = _Split(self._facts, stage, feeding, runs).whole()
         return found if isinstance(found, Obstacle) else replace(found, old=self._old_output(update, feeding, runs))
+
+    def within(self, function: Function) -> Forward | Obstacle | None:
+        """The part of a function that autocast may run, so that all it returns or stores stays float32; None where it runs no network."""
+        statements = tuple(statements_here(function.body))
+        feeding = Feeding(frozenset(statements), tuple(part for item in statements for part in _computed(item)))
+        runs = [call for call in dict.fromkeys(feeding.calls()) if self._facts.models.run_by(call)]
+        return _Split(self._facts, Stage(function), feeding, runs).whole() if runs else None
 
     def _old_output(self, update: Update, feeding: Feeding, runs: list[ast.Call]) -> ast.Name | None:
         """What the same network gave without gradients outside the loop, where the loss compares it with what it gives now.
@@ -187,10 +217,10 @@ def _is_mutation(outer: ast.AST | None) -> bool:
 
 @dataclass
 class _Split:
-    """The search for the stretches of one loop that run under autocast."""
+    """The search for the stretches of one stage that run under autocast."""
 
     facts: Facts
-    update: Update
+    stage: Stage
     feeding: Feeding
     runs: list[ast.Call]
     blocks: list[list[ast.stmt]] = field(default_factory=list)
@@ -198,6 +228,10 @@ class _Split:
     quiet: set[ast.stmt] = field(default_factory=set)
     derived: set[str] = field(default_factory=set)
     inline: list[Sent] = field(default_factory=list)
+
+    def whole(self) -> Forward | Obstacle:
+        """What can run under autocast, or what stands in the way."""
+        return self.unsafe_loss() or self.obstacle() or self.forward()
 
     def unsafe_loss(self) -> Obstacle | None:
         """Torch's BCELoss, in the loop or in a loss of the project: it may not see half-precision probabilities."""
@@ -216,16 +250,16 @@ class _Split:
     def obstacle(self) -> Obstacle | None:
         """Choose the statements that run under autocast; gives what stands in the way."""
         tree = self.facts.tree
-        pieces = list(self._pieces(self.update.loop.node.body))
-        ends = {item.statement for item in self.update.sent}
+        pieces = list(self._pieces(self.stage.node.body))
+        ends = {item.statement for item in self.stage.sent}
         running = {piece for piece in pieces for call in self.runs if tree.is_within(call, piece)}
         apart = [call for call in self.runs if not any(tree.is_within(call, piece) for piece in running)]
-        last = max(pieces.index(item) for item in ends)
+        last = max((pieces.index(item) for item in ends), default=len(pieces) - 1)
         if apart or any(pieces.index(piece) > last for piece in running) or running & ends - {item.statement for item in self._sent_runs()}:
             return Obstacle("interleaved", "forward and backward passes alternate in this loop", "give each loss its own region by hand")
         reader = Reader(self.facts)
         for piece in pieces[min(pieces.index(piece) for piece in running) : last + 1]:
-            sent = [item for item in self.update.sent if item.statement is piece]
+            sent = [item for item in self.stage.sent if item.statement is piece]
             found = self._send(reader, sent[0]) if sent else self._choose(reader, piece, piece in running)
             if found is not None:
                 return found
@@ -234,8 +268,7 @@ class _Split:
     def _pieces(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
         """The statements of a block in text order; those that hold a backward pass, a step or a clearing are taken apart."""
         self.blocks.append(block)
-        loop, tree = self.update.loop, self.facts.tree
-        apart = (*loop.backwards, *loop.steps, *loop.zero_grads, *loop.scheduler_steps)
+        apart, tree = self.stage.apart, self.facts.tree
         for statement in block:
             inner = [item for item in child_blocks(statement) if any(tree.is_within(call, part) for call in apart for part in item)]
             if not inner:
@@ -245,7 +278,7 @@ class _Split:
 
     def _sent_runs(self) -> list[Sent]:
         """The backward passes whose loss runs a network where it is sent."""
-        return [item for item in self.update.sent if any(self.facts.tree.is_within(call, item.loss) for call in self.runs)]
+        return [item for item in self.stage.sent if any(self.facts.tree.is_within(call, item.loss) for call in self.runs)]
 
     def _send(self, reader: Reader, sent: Sent) -> Obstacle | None:
         """Whether a loss is computed where it is sent, and belongs under autocast with that."""
@@ -445,13 +478,13 @@ class _Split:
     # What leaves them -----------------------------------------------------------------------------------------
 
     def _read(self, regions: frozenset[ast.stmt]) -> tuple[Reader, tuple[ast.Call | ast.Name, ...]] | Obstacle:
-        """The loop read, and the results that must be float32 again: more are converted until nothing is wanted."""
+        """The stage read, and the results that must be float32 again: more are converted until nothing is wanted."""
         restored: frozenset[ast.expr] = frozenset()
         while True:
-            sent, inline = (frozenset(item.loss for item in items) for items in (self.update.sent, self.inline))
+            sent, inline = (frozenset(item.loss for item in items) for items in (self.stage.sent, self.inline))
             reader = Reader(self.facts, regions, restored, sent=sent, inline=inline)
             for _ in range(2):  # what one iteration leaves, the next one finds
-                reader.block(self.update.loop.node.body)
+                reader.block(self.stage.node.body)
             self._read_afterwards(reader)
             new = reader.wanted - restored
             if not new:
@@ -472,13 +505,13 @@ class _Split:
         return isinstance(source, ast.Call) and (reading.tensor or self._used_as_tensor(source))
 
     def _read_afterwards(self, reader: Reader) -> None:
-        """What the loop leaves behind and code around it reads."""
-        tree, loop = self.facts.tree, self.update.loop
-        owner: ast.AST = loop.function or tree.module
+        """What a loop leaves behind and code around it reads."""
+        tree, node = self.facts.tree, self.stage.node
+        owner: ast.AST = node if isinstance(node, FUNCTIONS) else tree.function(node) or tree.module
         for name, reading in list(reader.values.items()):
             if reading.sources:
                 for use in tree.names.get(name, ()):
-                    if tree.is_within(use, owner) and not tree.is_within(use, loop.node) and self._comes_from(use, loop.node):
+                    if tree.is_within(use, owner) and not tree.is_within(use, node) and self._comes_from(use, node):
                         reader.want(reading, use)
 
     def _comes_from(self, use: ast.Name, loop: ast.stmt) -> bool:

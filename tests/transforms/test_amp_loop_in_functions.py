@@ -1,0 +1,246 @@
+"""amp-loop where functions or methods run the network for the loop: which of them get a region of their own, and which are held."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+
+import pytest
+
+from torchfix.result import Outcome
+from torchfix.testing import check_held, check_transformed, run_on_program, run_transform
+
+RULE = "amp-loop"
+HEAD = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+"""
+SET_UP = """\
+use_amp = device.type == "cuda"
+amp_dtype = torch.bfloat16 if use_amp and torch.cuda.get_device_capability()[0] >= 8 else torch.float16
+scaler = torch.amp.GradScaler("cuda", enabled=use_amp and amp_dtype is torch.float16)
+"""
+OWN_SET_UP = SET_UP.replace("amp_dtype", "self.amp_dtype").replace("use_amp", "self.use_amp").replace("scaler =", "self.scaler =")
+REGION = 'with torch.autocast("cuda", dtype=self.amp_dtype, enabled=self.use_amp):'
+OPTIMIZER = "self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)\n"
+LOSSES = """\
+def process_batch(self, batch):
+    x, y = (item.to(device) for item in batch)
+    out = self.model(x)
+    losses = {"loss": self.criterion(out, y), "size": (out ** 2).mean()}
+    return out, losses
+"""
+LOSSES_AFTER = """\
+def process_batch(self, batch):
+    x, y = (item.to(device) for item in batch)
+    with autocast:
+        out = self.model(x).float()
+    losses = {"loss": self.criterion(out, y), "size": (out ** 2).mean()}
+    return out, losses
+"""
+LOOP = """\
+out, losses = self.process_batch(batch)
+loss = losses["loss"]
+self.optimizer.zero_grad()
+loss.backward()
+self.optimizer.step()
+"""
+ONE = "def compute_loss(self, batch):\n    x, y = batch\n    return self.criterion(self.model(x.to(device)), y.to(device))\n"
+ONE_AFTER = """\
+def compute_loss(self, batch):
+    x, y = batch
+    with autocast:
+        return self.criterion(self.model(x.to(device)), y.to(device))
+"""
+ONE_LOOP = "loss = self.compute_loss(batch)\n" + LOOP.split("\n", 2)[2]
+
+
+def trainer(methods: str, loop: str, *, optimizer: str = OPTIMIZER, front: str = "", base: str = "") -> str:
+    """A class that trains, with these methods and statements of its loop."""
+    return (
+        f"{HEAD}class Trainer{base}:\n    def __init__(self):\n{indent(front, '        ')}"
+        "        self.model = Net().to(device)\n        self.criterion = nn.CrossEntropyLoss()\n"
+        f"{indent(optimizer, '        ')}\n{indent(methods, '    ')}\n"
+        f"    def fit(self, batches):\n        for batch in batches:\n{indent(loop, '            ')}            print(loss.item())\n"
+    )
+
+
+def scaled(loop: str) -> str:
+    """The statements of a loop with its scaler."""
+    text = loop.replace("loss.backward()", "self.scaler.scale(loss).backward()")
+    return text.replace("self.optimizer.step()\n", "self.scaler.step(self.optimizer)\nself.scaler.update()\n")
+
+
+# What is held --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "text"),
+    [
+        pytest.param(
+            "forward-elsewhere",
+            "compute_loss (line 24 of train.py) runs the network, and may run before the optimizer",
+            trainer(ONE, ONE_LOOP, front="", optimizer="self.compute_loss((torch.ones(1, 8), torch.zeros(1).long()))\n" + OPTIMIZER),
+            id="it runs in the constructor, before the optimizer is there",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "binds variables of other scopes",
+            trainer(ONE.replace("    x, y", "    global seen\n    seen = x, y"), ONE_LOOP),
+            id="it binds globals",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "is decorated",
+            trainer("@timed\n" + ONE, ONE_LOOP),
+            id="it is decorated",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "may run before",
+            trainer(ONE + f"\ndef set_up(self):\n    {OPTIMIZER}", ONE_LOOP, optimizer="self.set_up()\n"),
+            id="a method that is no constructor makes the optimizer",
+        ),
+        pytest.param(
+            "double-backward",
+            "compute_loss (line 23 of train.py) takes gradients on line 26",
+            trainer(
+                ONE.replace("return self.criterion", "loss = self.criterion") + "    loss.backward(retain_graph=True)\n    return loss\n",
+                ONE_LOOP,
+            ),
+            id="it sends something backward itself",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "does so in a function of its own",
+            trainer(ONE.replace("return self", "run = lambda x: self.model(x)\n    return self"), ONE_LOOP),
+            id="a lambda in it runs the network",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "calls features (line",
+            trainer(
+                ONE.replace("y.to(device))", "self.features(y))") + "\ndef features(self, y):\n    return self.model(y).argmax(1)\n",
+                ONE_LOOP,
+            ),
+            id="another one that runs the network is called in its region",
+        ),
+        pytest.param(
+            "half-escapes",
+            "in process_batch (line",
+            trainer(LOSSES.replace("(out, y)", "(out['all'], y)").replace("(out ** 2)", "out['all']"), LOOP).replace(
+                "return self.fc(x)", "return {'all': self.fc(x)}"
+            ),
+            id="half precision leaves it in a dictionary",
+        ),
+        pytest.param(
+            "double-backward",
+            "line 25 takes gradients by hand",
+            trainer(ONE.replace("x, y = batch", "x, y = batch\n    torch.autograd.grad(x, y)"), ONE_LOOP),
+            id="it takes gradients by hand",
+        ),
+    ],
+)
+def test_functions_that_run_the_network_are_held(code: str, words: str, text: str) -> None:
+    """The words name the function and its line."""
+    check_held(RULE, text, code)
+    (note,) = run_transform(RULE, text).notes
+    assert words in note.reason.text, note.reason.text
+
+
+def test_a_function_in_another_file_is_held() -> None:
+    """What autocast needs is bound in the loop's file."""
+    function = "def compute_loss(model, x, y):\n    return nn.functional.cross_entropy(model(x), y)\n"
+    loop = dedent("""
+        from steps import compute_loss
+
+        model = Net().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in batches:
+            loss = compute_loss(model, x.to(device), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """)
+    results = run_on_program(RULE, {"steps.py": f"from torch import nn\n\n\n{function}", "train.py": HEAD + loop})
+    (note,) = results["train.py"].notes
+    assert note.reason.code == "forward-elsewhere" and "compute_loss (line 4 of steps.py)" in note.reason.text
+
+
+# What is rewritten ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("methods", "after", "loop"),
+    [
+        pytest.param(LOSSES, LOSSES_AFTER, LOOP, id="losses in a dictionary"),
+        pytest.param(ONE, ONE_AFTER, ONE_LOOP, id="the loss at once"),
+        pytest.param(
+            ONE.replace("self.model(x.to(device))", "self.predict(x)") + "\ndef predict(self, x):\n    return self.model(x.to(device))\n",
+            ONE.replace("self.model(x.to(device))", "self.predict(x)")
+            + "\ndef predict(self, x):\n    with autocast:\n        return self.model(x.to(device)).float()\n",
+            ONE_LOOP,
+            id="a method of a method",
+        ),
+        pytest.param(
+            "def forward(self, x):\n    self.out = self.model(x.to(device))\n",
+            "def forward(self, x):\n    with autocast:\n        self.out = self.model(x.to(device)).float()\n",
+            "x, y = batch\nself.forward(x)\nloss = self.criterion(self.out, y.to(device))\n" + LOOP.split("\n", 2)[2],
+            id="what it stores in the instance",
+        ),
+    ],
+)
+def test_a_method_that_runs_the_network_gets_a_region_of_its_own(methods: str, after: str, loop: str) -> None:
+    """What it returns or stores stays float32, so that nobody else who reads it notices."""
+    expected = trainer(after.replace("with autocast:", REGION), scaled(loop), optimizer=OPTIMIZER + OWN_SET_UP)
+    check_transformed(RULE, trainer(methods, loop), expected)
+
+
+def test_what_is_needed_is_made_also_where_only_training_makes_an_optimizer() -> None:
+    """A method that evaluates reads the same attributes without it."""
+    only = f"if torch.is_grad_enabled():\n    {OPTIMIZER}"
+    check_transformed(
+        RULE,
+        trainer(ONE, ONE_LOOP, optimizer=only),
+        trainer(ONE_AFTER.replace("with autocast:", REGION), scaled(ONE_LOOP), optimizer=only + OWN_SET_UP),
+    )
+
+
+def test_bfloat16_needs_no_scaler_there_either() -> None:
+    """Only the switch stands beside the optimizer."""
+    after = run_transform(RULE, trainer(ONE, ONE_LOOP), dtype="bfloat16")
+    assert after.outcome is Outcome.CHANGED
+    text = after.after.decode()
+    assert "self.use_amp = device.type" in text and "scaler" not in text
+    assert 'with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.use_amp):' in text
+
+
+def test_a_function_of_the_script_reads_the_scripts_own_switch() -> None:
+    """Both are global."""
+    function = "def compute_loss(x, y):\n    out = model(x.to(device))\n    return F.cross_entropy(out, y.to(device))\n\n\n"
+    made = "model = Net().to(device)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    step = "loss = compute_loss(x, y)\n" + ONE_LOOP.partition("\n")[2]
+    loop, loop_after = (f"for x, y in batches:\n{indent(text, '    ')}".replace("self.", "") for text in (step, scaled(step)))
+    region = 'with torch.autocast("cuda", dtype=amp_dtype, enabled=use_amp):\n'
+    after = function.replace("    out =", f"    {region}        out =").replace("    return", "        return")
+    check_transformed(RULE, HEAD + function + made + loop, HEAD + after + made + SET_UP + loop_after)
+
+
+def test_a_method_that_evaluates_too_is_told() -> None:
+    """Its evaluation computes in half precision as well."""
+    evaluation = "\n@torch.no_grad()\ndef evaluate(self, batch):\n    return self.compute_loss(batch).item()\n"
+    (note,) = run_transform(RULE, trainer(ONE + evaluation, ONE_LOOP)).notes
+    assert any("evaluation batches" in words for words in note.notes), note

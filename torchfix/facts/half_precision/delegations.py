@@ -1,0 +1,214 @@
+"""Forward passes that a loop leaves to functions: those that compute its losses, and where autocast's variables reach them.
+
+Each function is read alone. All that it returns or stores is converted back to float32, so that the loop, and everybody
+else who calls it, goes on as before.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchfix.facts.code.callees import called
+from torchfix.facts.code.classes import behind
+from torchfix.facts.code.names import Definition
+from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk, walk_here
+from torchfix.facts.half_precision.forwards import Feeding, Forward
+from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.companions import Companion
+from torchfix.facts.training.models import Network
+from torchfix.facts.training.updates import Update
+
+if TYPE_CHECKING:
+    from torchfix.facts import Facts
+
+_SUSPENDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
+
+
+class Delegations:
+    """Questions about the functions that run networks for the training loops of one file."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def of(self, update: Update, feeding: Feeding) -> Forward | Obstacle | None:
+        """What of the functions that compute a loop's losses can run under autocast; None where none of them runs a network."""
+        functions = self.functions(update, feeding)
+        running = [item for item in functions if any(self._runs(*item))]
+        if not running:
+            return None
+        found: list[tuple[Function, Forward]] = []
+        for facts, function in functions:
+            obstacle = _backward_in(facts, function)
+            if obstacle is not None:
+                return obstacle
+        for facts, function in running:
+            obstacle = self._apart(facts, function)
+            forward = obstacle or facts.forwards.within(function)
+            if isinstance(forward, Obstacle):
+                return Obstacle(forward.code, f"in {_place(facts, function)}, which runs the network: {forward.text}", forward.help)
+            assert forward is not None
+            inside = self._nested(forward, {other for _, other in running})
+            if inside is not None:
+                return _out_of_reach(facts, function, f"calls {inside.name} (line {inside.lineno}) meanwhile, which runs one too")
+            found.append((function, forward))
+        networks = tuple(dict.fromkeys(network for _, forward in found for network in forward.networks))
+        return Forward((), (), (), networks, within=tuple(found))
+
+    def beside(self, forward: Forward, companions: tuple[Companion, ...]) -> tuple[Companion, ...] | Obstacle:
+        """Where a scaler can be made so that the functions that run the networks read what is bound there, whenever they run."""
+        if not forward.within:
+            return companions
+        if len(companions) > 1:
+            function = forward.within[0][0]
+            return _out_of_reach(self._facts, function, "cannot read what is made beside the optimizer, which is made in several places")
+        companion = companions[0]
+        line = companion.after.lineno
+        for function, _ in forward.within:
+            if not self._can_read(function, companion):
+                return _out_of_reach(self._facts, function, f"cannot read what is made beside the optimizer on line {line}")
+            if self._runs_before(function, companion):
+                return _out_of_reach(self._facts, function, f"may run before the optimizer is made on line {line}")
+        return (replace(companion, after=self._front(companion)),)
+
+    # Which functions ------------------------------------------------------------------------------------------
+
+    def functions(self, update: Update, feeding: Feeding) -> list[tuple[Facts, Function]]:
+        """The functions of the project that compute a loop's losses, or what these read of the instance."""
+        own = [(self._facts, method) for method in self._own_methods(update)]
+        read = {name for expression in feeding.expressions for name in _attributes_read(expression)}
+        found = [*dict.fromkeys(item for call in feeding.calls() for item in called(self._facts, call))]
+        found += [item for item in own if item not in found and read & set(_attributes_stored(item[1]))]
+        for facts, function in found:  # grows while it is read
+            read |= {name for statement in function.body for name in _attributes_read(statement)}
+            inner = (item for node in walk(function) if isinstance(node, ast.Call) for item in called(facts, node))
+            storing = (item for item in own if read & set(_attributes_stored(item[1])))
+            found += [item for item in dict.fromkeys((*inner, *storing)) if item not in found]
+        return found
+
+    def _own_methods(self, update: Update) -> list[Function]:
+        """The methods of the same object that a loop runs, directly or through each other."""
+        calls = [node for node in update.loop.nodes() if isinstance(node, ast.Call)]
+        found = list(dict.fromkeys(method for call in calls if (method := self._facts.own_method(call)) is not None))
+        for function in found:  # grows while it is read
+            inner = (self._facts.own_method(node) for node in walk(function) if isinstance(node, ast.Call))
+            found += [method for method in dict.fromkeys(inner) if method is not None and method not in found]
+        return found
+
+    @staticmethod
+    def _runs(facts: Facts, function: Function) -> Iterator[tuple[Network, ...]]:
+        """The networks that each call in a function runs."""
+        for statement in function.body:
+            for node in walk_here(statement):
+                networks = facts.models.run_by(node) if isinstance(node, ast.Call) else None
+                if networks:
+                    yield networks
+
+    def _apart(self, facts: Facts, function: Function) -> Obstacle | None:
+        """What keeps a function that runs networks from being read alone."""
+        if facts is not self._facts:
+            return _out_of_reach(facts, function, "stands in another file than the loop")
+        suspended = isinstance(function, ast.AsyncFunctionDef) or any(isinstance(node, _SUSPENDING) for node in walk(function))
+        if function.decorator_list or suspended:
+            return _out_of_reach(facts, function, "is decorated, waits, or binds variables of other scopes")
+        nested = (node for node in walk(function) if isinstance(node, (*FUNCTIONS, ast.Lambda)) and node is not function)
+        if any(isinstance(node, ast.Call) and facts.models.run_by(node) for inner in nested for node in walk(inner)):
+            return _out_of_reach(facts, function, "does so in a function of its own")
+        return None
+
+    def _nested(self, forward: Forward, running: set[Function]) -> Function | None:
+        """Another function that runs networks, called where a region of one stands: the weights cast for it would be kept for both."""
+        for first, last in forward.regions:
+            _, block, start = self._facts.tree.place(first)
+            for statement in block[start : block.index(last) + 1]:
+                for node in walk(statement):
+                    for _, function in called(self._facts, node) if isinstance(node, ast.Call) else ():
+                        if function in running:
+                            return function
+        return None
+
+    # Where the variables reach --------------------------------------------------------------------------------
+
+    def _can_read(self, function: Function, companion: Companion) -> bool:
+        """Whether a function sees what is bound beside the optimizer: an attribute of the same instance, or a global."""
+        tree, owner = self._facts.tree, self._facts.tree.class_of(function)
+        if companion.passes or companion.facts is not self._facts:
+            return False
+        if companion.owner:
+            first = [*function.args.posonlyargs, *function.args.args][:1]
+            named = [item.arg for item in first] == [companion.owner.removesuffix(".")]
+            return named and owner is not None and owner is tree.method_class(companion.after)
+        return companion.home[1] is None
+
+    def _runs_before(self, function: Function, companion: Companion) -> bool:
+        """Whether a function may run before a companion is made."""
+        tree, home = self._facts.tree, companion.home[1]
+        if home is not None and home.name != "__init__":
+            return True
+        top = self._front(companion)
+        body = home.body if home is not None else tree.module.body
+        before: list[ast.stmt] = body[: body.index(top)] + ([] if top is companion.after else _up_to(top, companion.after))
+        runs = {id(item) for facts, call in self._facts.reach.calls(_executed(before)) for _, item in called(facts, call)}
+        owner = tree.method_class(companion.after)
+        above = behind(Definition(self._facts, owner), "__init__", owner) if home is not None and owner is not None else None
+        if above is not None and isinstance(above.node, FUNCTIONS):
+            inherited = above.facts.reach.calls(above.node.body)
+            runs |= {id(item) for facts, call in inherited for _, item in called(facts, call)}
+        return id(function) in runs
+
+    def _front(self, companion: Companion) -> ast.stmt:
+        """The statement of a constructor's own block, or of the module's, in which a companion is made."""
+        tree, home = self._facts.tree, companion.home[1]
+        body = home.body if home is not None else tree.module.body
+        return next(item for item in body if tree.is_within(companion.after, item))
+
+
+def _executed(statements: Iterable[ast.stmt]) -> list[ast.stmt]:
+    """Statements without the definitions among them, which run when they are called."""
+    return [item for item in statements if not isinstance(item, (*FUNCTIONS, ast.ClassDef))]
+
+
+def _up_to(around: ast.stmt, end: ast.stmt) -> list[ast.stmt]:
+    """The simple statements inside another one that stand before one of them in the text."""
+    return [item for item in walk(around) if isinstance(item, (ast.Expr, ast.Assign, ast.AugAssign)) and item.lineno < end.lineno]
+
+
+def _attributes_read(node: ast.AST) -> Iterator[str]:
+    for inner in walk_here(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Load) and (name := dotted(inner)) is not None:
+            yield name
+
+
+def _attributes_stored(function: Function) -> Iterator[str]:
+    for inner in walk(function):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store) and (name := dotted(inner)) is not None:
+            yield name
+
+
+def _backward_in(facts: Facts, function: Function) -> Obstacle | None:
+    """A backward pass in a function that computes a loss, which no scaler would know."""
+    for node in walk(function):
+        if isinstance(node, ast.Call) and (
+            (isinstance(node.func, ast.Attribute) and node.func.attr == "backward")
+            or (facts.calls.meaning(node) or "").startswith(("torch.autograd.", "torch.func."))
+        ):
+            return Obstacle(
+                "double-backward",
+                f"{_place(facts, function)} takes gradients on line {node.lineno} on its way to the loss",
+                "take them where the loss goes backward, or scale them by hand",
+            )
+    return None
+
+
+def _out_of_reach(facts: Facts, function: Function, words: str) -> Obstacle:
+    return Obstacle(
+        "forward-elsewhere",
+        f"{_place(facts, function)} runs the network, and {words}",
+        "call the network in the loop that steps, or in a method of the object that holds the optimizer",
+    )
+
+
+def _place(facts: Facts, function: Function) -> str:
+    return f"{function.name} (line {function.lineno} of {facts.path})"

@@ -448,6 +448,279 @@ for x, y in batches:
     optimizer.step()
     print(repr(loss.item()))
 """
+NOISE_ON_GRADIENTS = """\
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x.to(device)), y.to(device))
+    loss.backward()
+    for p in model.parameters():
+        p.grad.add_(0.01 * torch.sign(p.grad))
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+CLIPPED_ON_DEMAND = """\
+clip = 0.1
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x.to(device)), y.to(device))
+    loss.backward()
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+LOGARITHM_OF_SOFTMAX = """\
+for x, y in batches:
+    optimizer.zero_grad()
+    out = model(x.to(device))
+    loss = F.nll_loss(torch.log(F.softmax(out, dim=1)), y.to(device))
+    loss.backward()
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+QUEUE_OF_KEYS = """\
+class Contrast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 4)
+        self.register_buffer("queue", F.normalize(torch.ones(4, 12), dim=0))
+        self.pointer = 0
+
+    @torch.no_grad()
+    def enqueue(self, keys):
+        size = keys.shape[0]
+        self.queue[:, self.pointer : self.pointer + size] = keys.T
+        self.pointer = (self.pointer + size) % 12
+
+    def forward(self, x):
+        q = F.normalize(self.encoder(x), dim=1)
+        with torch.no_grad():
+            k = F.normalize(self.encoder(-x), dim=1)
+        positive = torch.einsum("nc,nc->n", [q, k]).unsqueeze(-1)
+        negative = torch.einsum("nc,ck->nk", [q, self.queue.clone().detach()])
+        logits = torch.cat([positive, negative], dim=1) / 0.5
+        labels = torch.zeros(logits.shape[0], dtype=torch.long, device=x.device)
+        self.enqueue(k)
+        return logits, labels
+
+
+model = Contrast().to(device)
+criterion = nn.CrossEntropyLoss().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+for x, _ in batches:
+    logits, labels = model(x.to(device))
+    loss = criterion(logits, labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+AUTOGRAD_FUNCTION = """\
+class Half(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx, x):
+        return x / 2
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, grad):
+        return grad / 2
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return Half.apply(self.layer(x))
+
+
+model = Net().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x.to(device)), y.to(device))
+    loss.backward()
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+LOSS_IN_THE_NETWORK = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, x, y=None):
+        out = self.layer(x)
+        loss = None if y is None else F.cross_entropy(out, y)
+        return out, loss
+
+
+model = Net().to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for x, y in batches:
+    out, loss = model(x.to(device), y.to(device))
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+VARIATIONAL = """\
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 16)
+        self.mu = nn.Linear(16, 4)
+        self.logvar = nn.Linear(16, 4)
+        self.decoder = nn.Linear(4, 8)
+
+    def reparameterize(self, mu, logvar):
+        std = torch.exp(0.5 * logvar)
+        return mu + std * 0.1
+
+    def forward(self, x):
+        h = F.relu(self.encoder(x))
+        mu, logvar = self.mu(h), self.logvar(h)
+        return self.decoder(self.reparameterize(mu, logvar)), mu, logvar
+
+
+def loss_function(recon, x, mu, logvar):
+    mse = F.mse_loss(recon, x, reduction="sum")
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    return mse + kld
+
+
+model = VAE().to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for x, _ in batches:
+    x = x.to(device)
+    optimizer.zero_grad()
+    recon, mu, logvar = model(x)
+    loss = loss_function(recon, x, mu, logvar)
+    loss.backward()
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+REST_OF_A_WINDOW = """\
+for i, (x, y) in enumerate(batches):
+    loss = F.cross_entropy(model(x.to(device)), y.to(device)) / 4
+    loss.backward()
+    if (i + 1) % 4 == 0 or i + 1 == len(batches):
+        optimizer.step()
+        optimizer.zero_grad()
+    print(repr(loss.item()))
+"""
+EVERY_SECOND = """\
+body = nn.Sequential(nn.Linear(8, 16), nn.ReLU()).to(device)
+head = nn.Linear(16, 3).to(device)
+body_optimizer = torch.optim.SGD(body.parameters(), lr=0.05)
+head_optimizer = torch.optim.SGD(head.parameters(), lr=0.2)
+for i, (x, y) in enumerate(batches):
+    x, y = x.to(device), y.to(device)
+    body_optimizer.zero_grad()
+    head_optimizer.zero_grad()
+    loss = F.cross_entropy(head(body(x)), y)
+    loss.backward()
+    head_optimizer.step()
+    if i % 2 == 0:
+        body_optimizer.step()
+    print(repr(loss.item()))
+"""
+ONE_CYCLE_ACCUMULATED = """\
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=3)
+for i, (x, y) in enumerate(batches):
+    loss = F.cross_entropy(model(x.to(device)), y.to(device)) / 2
+    loss.backward()
+    if i % 2 == 1:
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    print(repr(loss.item()))
+"""
+BOTH_PHASES = """\
+for epoch in range(2):
+    for phase in ("train", "val"):
+        if phase == "train":
+            model.train()
+        else:
+            model.eval()
+        total, right = 0.0, 0
+        for x, y in batches:
+            x, y = x.to(device), y.to(device)
+            optimizer.zero_grad()
+            with torch.set_grad_enabled(phase == "train"):
+                out = model(x)
+                _, predicted = torch.max(out, 1)
+                loss = F.cross_entropy(out, y)
+                if phase == "train":
+                    loss.backward()
+                    optimizer.step()
+            total += loss.item() * x.size(0)
+            right += torch.sum(predicted == y.data)
+        print(phase, repr(total), right.item())
+"""
+SAVED_BY_A_FUNCTION = """\
+def save_checkpoint(state, path="last.pt"):
+    torch.save(state, path)
+
+
+def main():
+    model = nn.Linear(8, 3).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    start = 0
+    if os.path.isfile("last.pt"):
+        checkpoint = torch.load("last.pt", map_location=device)
+        start = checkpoint["epoch"]
+        model.load_state_dict(checkpoint["state_dict"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    for epoch in range(start, start + 2):
+        train(model, optimizer)
+        save_checkpoint({
+            "epoch": epoch + 1,
+            "state_dict": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        })
+
+
+def train(model, optimizer):
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        loss.backward()
+        optimizer.step()
+        print(repr(loss.item()))
+
+
+main()
+"""
+WRAPPED_OPTIMIZER = """\
+class NoamOpt:
+    def __init__(self, optimizer, warmup):
+        self.optimizer = optimizer
+        self.warmup = warmup
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.2 * min(1.0, self.steps / self.warmup)
+        self.optimizer.step()
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+
+schedule = NoamOpt(optimizer, 4)
+for x, y in batches:
+    schedule.zero_grad()
+    loss = F.cross_entropy(model(x.to(device)), y.to(device))
+    loss.backward()
+    schedule.step()
+    print(repr(loss.item()))
+"""
 FUNCTION_OF_GLOBALS = """\
 def train_step(x, y):
     optimizer.zero_grad()
@@ -605,6 +878,8 @@ PROGRAMS = {
     "A one loss": _script(ONE_LOSS),
     "A clipped": _script(ONE_LOSS_CLIPPED, CLIPPED),
     "A clipped by hand": _script(CLIPPED_BY_HAND, "scale backward unscale step update"),
+    "A clipped on demand": _script(CLIPPED_ON_DEMAND, CLIPPED),
+    "A noise on gradients": _script(NOISE_ON_GRADIENTS, "scale backward unscale step update"),
     "A gradients read behind a fused step": _script(NORM_AFTER_A_FUSED_STEP, "scale backward unscale step update"),
     "A a loss that is no number is skipped": _script(NAN_IS_SKIPPED),
     "A convolutions": _script(CONVOLUTIONS, start=""),
@@ -612,29 +887,40 @@ PROGRAMS = {
     "A metrics of the outputs": _script(METRICS_AFTER),
     "A fractions as labels": _script(ONE_HOT),
     "A a teacher": _script(TEACHER, start=""),
+    "A a queue of keys": _script(QUEUE_OF_KEYS, start=""),
+    "A an autograd function": _script(AUTOGRAD_FUNCTION, start=""),
+    "A the logarithm of a softmax": _script(LOGARITHM_OF_SOFTMAX),
+    "A the loss in the network": _script(LOSS_IN_THE_NETWORK, CLIPPED, start=""),
     "B a loss function of the project": _script(LOSS_BY_HAND),
     "B a loss class of the project": _script(LOSS_CLASS),
+    "B a loss of three outputs": _script(VARIATIONAL, start=""),
     "C accumulated": _script(ACCUMULATED, "scale backward scale backward step update"),
     "C accumulated and clipped": _script(ACCUMULATED_AND_CLIPPED, f"{'scale backward ' * 3}unscale clip step update"),
     "C accumulated in a loop inside": _script(ACCUMULATED_INSIDE, f"{'scale backward ' * 2}unscale clip step update"),
+    "C the rest of a window": _script(REST_OF_A_WINDOW, f"{'scale backward ' * 4}step update {'scale backward ' * 2}step update"),
     "D two backward passes": _script(TWO_BACKWARDS, "scale backward scale backward step update"),
     "D a sum": _script(SUM_OF_LOSSES),
     "E one loss for two": _script(TWO_OPTIMIZERS, "scale backward unscale clip step step:2 update", start=""),
+    "E one of two every second step": _script(EVERY_SECOND, f"scale backward step step:2 update {STEP}", start=""),
     "F adversaries": _script(ADVERSARIES, "scale backward step scale backward step:2 update", start=GAN),
     "F real and fake": _script(REAL_AND_FAKE, "scale backward scale backward step scale backward step:2 update", start=GAN),
     "F generator every third step": _script(EVERY_THIRD, f"{f'{STEP} ' * 2}scale backward step scale backward step:2 update", start=GAN),
     "F critic in a loop inside": _script(INNER_CRITIC, f"{STEP} {STEP} scale backward step:2 update", start=GAN),
     "H a schedule per step": _script(SCHEDULE_PER_STEP, f"{STEP} schedule"),
     "H a schedule of one cycle": _script(SCHEDULE_OF_ONE_CYCLE, f"{STEP} schedule"),
+    "H one cycle, accumulated": _script(ONE_CYCLE_ACCUMULATED, "scale backward scale backward step update schedule"),
     "I an evaluation": _script(EVALUATED, rules=("amp-loop", "amp-eval")),
+    "I both phases in one loop": _script(BOTH_PHASES),
     "J parallel": _script(PARALLEL),
     "K resumed": _script(RESUMED, imports="import os\n", resumes=True),
+    "K saved by a function": _script(SAVED_BY_A_FUNCTION, start="", imports="import os\n", resumes=True),
     "L activations computed again": _script(RECOMPUTED, imports="from torch.utils.checkpoint import checkpoint\n", start=""),
     "a step in a function that reads globals": _script(FUNCTION_OF_GLOBALS),
     "a step in a function that is handed all": _script(FUNCTION_OF_PARAMETERS, CLIPPED, start=""),
     "an epoch in a function": _script(EPOCH_FUNCTION, start=""),
     "a step in a method": _script(METHOD, CLIPPED, start=""),
     "a loop in a method": _script(LOOP_IN_A_METHOD, start=""),
+    "a step in a wrapper": _script(WRAPPED_OPTIMIZER),
     "a loop in another file": Program({"main.py": MAIN_OF_ENGINE, "engine.py": ENGINE}, CLIPPED),
     "a step in another file": Program({"main.py": MAIN_OF_STEPS, "steps.py": STEPS}, STEP),
 }

@@ -131,36 +131,37 @@ def test_without_cuda_all_train_as_before_to_the_last_bit(before: dict[str, Reco
         assert not not_in(records[version], "float32")
 
 
-def both(folder: Path, names: Iterable[str]) -> list[str]:
-    """The rewritten programs in two folders, and words that make the losses of one of them overflow."""
-    programs = {name: after_of(name) for name in names}
-    return [str(laid(folder / "plain", programs)), "--overflow", str(laid(folder / "overflow", programs))]
+def both(folder: Path, plain: Iterable[str], overflow: Iterable[str]) -> list[str]:
+    """The recorder's words for two folders of rewritten programs, of which those of the second overflow."""
+    homes = {kind: laid(folder / kind, {n: after_of(n) for n in names}) for kind, names in (("plain", plain), ("overflow", overflow))}
+    return [str(homes["plain"]), "--overflow", str(homes["overflow"])]
 
 
 def check_overflow(records: Mapping[str, Record]) -> None:
     """Check what programs do in which one scaled loss was infinite."""
     assert not failures(records)
     assert not wrongly_skipped(records)
-    moved = {name: Counter(records[name]["calls"]) for name in ("H a schedule per step", "H a schedule of one cycle")}
-    assert [calls["update"] - calls["schedule"] for calls in moved.values()] == [0, 1], "only what counts its steps waits for a skipped one"
 
 
 def test_in_bfloat16_on_the_cpu_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
     """With a scaler that is switched on; an infinite loss skips its step and halves the scale, and the next step goes on."""
     names = [name for name, program in PROGRAMS.items() if program.half_on_host]
-    records = json.loads(run_on_cpu(RECORDING, "--bfloat16", *both(tmp_path, names)))
+    records = json.loads(run_on_cpu(RECORDING, "--bfloat16", *both(tmp_path, names, names)))
     assert not failures(records["plain"])
     assert not disordered(records["plain"])
     assert not not_in(records["plain"], "bfloat16")
     assert not far_off(records["plain"], before, 0.05)
     check_overflow(records["overflow"])
+    moved = [Counter(records["overflow"][f"H {name}"]["calls"]) for name in ("a schedule per step", "a schedule of one cycle")]
+    assert [calls["update"] - calls["schedule"] for calls in moved] == [0, 1], "only a schedule that counts steps waits for a skipped one"
 
 
 def test_on_a_gpu_in_float16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
     """No operator is banned by CUDA's lists, every layer computes in float16, and an infinite loss skips its step only."""
     skip_on_cuda_build()
+    of_each_order = {program.order: name for name, program in PROGRAMS.items()}.values()
     old = laid(tmp_path / "old", {name: after_of(name, (1, 6)) for name in ("A clipped", "a loop in another file")})
-    printed, _ = run_on_fake_gpu(RECORDING, str(old), *both(tmp_path, PROGRAMS), capability="7.5")
+    printed, _ = run_on_fake_gpu(RECORDING, str(old), *both(tmp_path, PROGRAMS, of_each_order), capability="7.5")
     records = json.loads(printed)
     for version in ("plain", "old"):
         assert not failures(records[version])

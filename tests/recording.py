@@ -14,8 +14,8 @@ by its name a record of each program by its folder's:
 ``error``       how it failed, or null
 
 ``--bfloat16`` turns CUDA's autocast into that of the CPU and switches scalers on there, whatever the program says. ``--overflow``
-names one more folder, in whose programs the second scaled loss is infinite. Scalers begin at 1024, so that nothing overflows by
-itself. Warnings of torch to its users are errors.
+names one more folder, in whose programs the second scaled loss is infinite. Of several ranks only the first overflows and prints.
+Scalers begin at 1024, so that nothing overflows by itself. Warnings of torch to its users are errors.
 """
 
 from __future__ import annotations
@@ -212,12 +212,13 @@ def main() -> None:
     parser.add_argument("--overflow", type=Path, help="a folder in whose programs the second scaled loss is infinite")
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     options = parser.parse_args()
-    recorder = Recorder(options.bfloat16)
+    recorder, first = Recorder(options.bfloat16), os.environ.get("RANK", "0") == "0"
     records = {}
     for folder in [*options.folders, *([options.overflow] if options.overflow else [])]:
-        overflow = OVERFLOWS if folder == options.overflow else 0
+        overflow = OVERFLOWS if folder == options.overflow and first else 0
         records[folder.name] = {home.name: recorder.run(home, overflow) for home in sorted(folder.iterdir())}
-    print(json.dumps(records))
+    if first:
+        print(json.dumps(records))
 
 
 if __name__ == "__main__":

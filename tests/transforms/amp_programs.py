@@ -19,6 +19,7 @@ class Program:
         rules: the rules that rewrite it, one after the other.
         resumes: whether it leaves a checkpoint from which its next run goes on.
         half_on_host: whether its network computes in bfloat16 on any CPU.
+        ranks: in how many processes it trains.
     """
 
     texts: Mapping[str, str]
@@ -26,6 +27,7 @@ class Program:
     rules: tuple[str, ...] = ("amp-loop",)
     resumes: bool = False
     half_on_host: bool = True
+    ranks: int = 1
 
 
 IMPORTS = """\
@@ -455,6 +457,7 @@ for x, y in batches:
     loss.backward()
     for p in model.parameters():
         p.grad.add_(0.01 * torch.sign(p.grad))
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
     print(repr(loss.item()))
 """
@@ -721,6 +724,24 @@ for x, y in batches:
     schedule.step()
     print(repr(loss.item()))
 """
+TWO_RANKS = """\
+if not dist.is_initialized():
+    dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+model = DistributedDataParallel(model)
+for x, y in batches:
+    x, y = x[rank::ranks].to(device), y[rank::ranks].to(device)
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    print(repr(loss.item()))
+weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+others = [torch.zeros_like(weights) for _ in range(ranks)]
+dist.all_gather(others, weights)
+print("alike" if all(torch.equal(weights, other) for other in others) else "apart")
+"""
 FUNCTION_OF_GLOBALS = """\
 def train_step(x, y):
     optimizer.zero_grad()
@@ -869,7 +890,7 @@ main()
 """
 
 
-def _script(text: str, order: str = STEP, start: str = CLASSIFIER, imports: str = "", **others: bool | tuple[str, ...]) -> Program:
+def _script(text: str, order: str = STEP, start: str = CLASSIFIER, imports: str = "", **others: bool | int | tuple[str, ...]) -> Program:
     """A program of one file."""
     return Program({"main.py": imports + HEAD + start + text}, order, **others)  # type: ignore[arg-type]
 
@@ -879,7 +900,7 @@ PROGRAMS = {
     "A clipped": _script(ONE_LOSS_CLIPPED, CLIPPED),
     "A clipped by hand": _script(CLIPPED_BY_HAND, "scale backward unscale step update"),
     "A clipped on demand": _script(CLIPPED_ON_DEMAND, CLIPPED),
-    "A noise on gradients": _script(NOISE_ON_GRADIENTS, "scale backward unscale step update"),
+    "A noise on gradients, then clipped": _script(NOISE_ON_GRADIENTS, CLIPPED),
     "A gradients read behind a fused step": _script(NORM_AFTER_A_FUSED_STEP, "scale backward unscale step update"),
     "A a loss that is no number is skipped": _script(NAN_IS_SKIPPED),
     "A convolutions": _script(CONVOLUTIONS, start=""),
@@ -915,6 +936,12 @@ PROGRAMS = {
     "K resumed": _script(RESUMED, imports="import os\n", resumes=True),
     "K saved by a function": _script(SAVED_BY_A_FUNCTION, start="", imports="import os\n", resumes=True),
     "L activations computed again": _script(RECOMPUTED, imports="from torch.utils.checkpoint import checkpoint\n", start=""),
+    "J two ranks": _script(
+        TWO_RANKS,
+        CLIPPED,
+        imports="import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel\n",
+        ranks=2,
+    ),
     "a step in a function that reads globals": _script(FUNCTION_OF_GLOBALS),
     "a step in a function that is handed all": _script(FUNCTION_OF_PARAMETERS, CLIPPED, start=""),
     "an epoch in a function": _script(EPOCH_FUNCTION, start=""),

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.running import ROOT, run_on_cpu, run_on_fake_gpu, skip_on_cuda_build
+from tests.running import ROOT, run_on_cpu, run_on_fake_gpu, run_two_processes, skip_on_cuda_build
 from tests.transforms.amp_programs import PROGRAMS
 from torchfix.testing import run_on_program
 
 RECORDING = ROOT / "tests" / "recording.py"
 Record = dict[str, Any]
 Version = tuple[int, int] | None
+ALONE = [name for name, program in PROGRAMS.items() if program.ranks == 1]
 
 
 @functools.cache
@@ -30,7 +31,7 @@ def after_of(name: str, torch: Version = None) -> dict[str, str]:
     return texts
 
 
-def laid(folder: Path, programs: Mapping[str, Mapping[str, str]]) -> Path:
+def laid(folder: Path, programs: Mapping[str, Mapping[str, str]]) -> str:
     """Programs on the disk, each in a folder of its own; those that go on from a checkpoint find one that the original wrote."""
     for name, texts in programs.items():
         home = folder / name
@@ -39,14 +40,14 @@ def laid(folder: Path, programs: Mapping[str, Mapping[str, str]]) -> Path:
             (home / path).write_text(text)
         if PROGRAMS[name].resumes:
             (home / "start.py").write_text(PROGRAMS[name].texts["main.py"])
-    return folder
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     """What the programs do as their authors wrote them, on the CPU."""
-    home = tmp_path_factory.mktemp("programs") / "before"
-    records: dict[str, dict[str, Record]] = json.loads(run_on_cpu(RECORDING, str(laid(home, {n: p.texts for n, p in PROGRAMS.items()}))))
+    home = laid(tmp_path_factory.mktemp("programs") / "before", {name: PROGRAMS[name].texts for name in ALONE})
+    records: dict[str, dict[str, Record]] = json.loads(run_on_cpu(RECORDING, home))
     return records["before"]
 
 
@@ -118,9 +119,8 @@ def test_without_cuda_all_train_as_before_to_the_last_bit(before: dict[str, Reco
     """Printed numbers and weights are the same, in the spelling of every torch, and the calls come in the promised order."""
     texts: dict[str, dict[str, dict[str, str]]] = {}
     for torch in (None, (1, 10), (1, 6)):
-        texts[str(torch)] = {name: after_of(name, torch) for name in PROGRAMS if torch is None or after_of(name, torch) != after_of(name)}
-    folders = [str(laid(tmp_path / version, programs)) for version, programs in texts.items()]
-    records = json.loads(run_on_cpu(RECORDING, *folders))
+        texts[str(torch)] = {name: after_of(name, torch) for name in ALONE if torch is None or after_of(name, torch) != after_of(name)}
+    records = json.loads(run_on_cpu(RECORDING, *(laid(tmp_path / version, programs) for version, programs in texts.items())))
     assert not failures(before)
     for version in texts:
         assert not failures(records[version])
@@ -134,7 +134,7 @@ def test_without_cuda_all_train_as_before_to_the_last_bit(before: dict[str, Reco
 def both(folder: Path, plain: Iterable[str], overflow: Iterable[str]) -> list[str]:
     """The recorder's words for two folders of rewritten programs, of which those of the second overflow."""
     homes = {kind: laid(folder / kind, {n: after_of(n) for n in names}) for kind, names in (("plain", plain), ("overflow", overflow))}
-    return [str(homes["plain"]), "--overflow", str(homes["overflow"])]
+    return [homes["plain"], "--overflow", homes["overflow"]]
 
 
 def check_overflow(records: Mapping[str, Record]) -> None:
@@ -145,7 +145,7 @@ def check_overflow(records: Mapping[str, Record]) -> None:
 
 def test_in_bfloat16_on_the_cpu_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
     """With a scaler that is switched on; an infinite loss skips its step and halves the scale, and the next step goes on."""
-    names = [name for name, program in PROGRAMS.items() if program.half_on_host]
+    names = [name for name in ALONE if PROGRAMS[name].half_on_host]
     records = json.loads(run_on_cpu(RECORDING, "--bfloat16", *both(tmp_path, names, names)))
     assert not failures(records["plain"])
     assert not disordered(records["plain"])
@@ -159,9 +159,9 @@ def test_in_bfloat16_on_the_cpu_all_train_nearly_as_before(before: dict[str, Rec
 def test_on_a_gpu_in_float16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
     """No operator is banned by CUDA's lists, every layer computes in float16, and an infinite loss skips its step only."""
     skip_on_cuda_build()
-    of_each_order = {program.order: name for name, program in PROGRAMS.items()}.values()
+    of_each_order = {PROGRAMS[name].order: name for name in ALONE}.values()
     old = laid(tmp_path / "old", {name: after_of(name, (1, 6)) for name in ("A clipped", "a loop in another file")})
-    printed, _ = run_on_fake_gpu(RECORDING, str(old), *both(tmp_path, PROGRAMS, of_each_order), capability="7.5")
+    printed, _ = run_on_fake_gpu(RECORDING, old, *both(tmp_path, ALONE, of_each_order), capability="7.5")
     records = json.loads(printed)
     for version in ("plain", "old"):
         assert not failures(records[version])
@@ -174,10 +174,24 @@ def test_on_a_gpu_in_float16_all_train_nearly_as_before(before: dict[str, Record
 def test_on_a_gpu_in_bfloat16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
     """No operator is banned by CUDA's lists, and every layer computes in bfloat16, but for the threads of DataParallel."""
     skip_on_cuda_build()
-    printed, _ = run_on_fake_gpu(RECORDING, str(laid(tmp_path / "after", {name: after_of(name) for name in PROGRAMS})), capability="8.0")
+    printed, _ = run_on_fake_gpu(RECORDING, laid(tmp_path / "after", {name: after_of(name) for name in ALONE}), capability="8.0")
     records = json.loads(printed)["after"]
     assert not failures(records)
     assert not disordered(records)
     assert not not_in({name: record for name, record in records.items() if name != "J parallel"}, "bfloat16")
     assert not not_in({"J parallel": records["J parallel"]}, "float16")
     assert not far_off(records, before, 0.05)
+
+
+def test_two_ranks_skip_the_same_steps(tmp_path: Path) -> None:
+    """What is infinite in one rank is infinite in all, as their gradients are averaged, and their weights stay alike."""
+    (name,) = set(PROGRAMS) - set(ALONE)
+    before = laid(tmp_path / "before", {name: PROGRAMS[name].texts})
+    records = json.loads(run_two_processes(RECORDING, "--bfloat16", before, *both(tmp_path, [name], [name])))
+    assert not failures(records["before"])
+    assert not failures(records["plain"])
+    assert not disordered(records["plain"])
+    assert not not_in(records["plain"], "bfloat16")
+    assert not far_off(records["plain"], records["before"], 0.05)
+    check_overflow(records["overflow"])
+    assert records["overflow"][name]["printed"].endswith("alike\n")

@@ -58,12 +58,13 @@ from collections.abc import Iterator
 from torchfix.edits import AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument, by_file
 from torchfix.facts import Facts
 from torchfix.facts.code.calls import keyword, receiver
+from torchfix.facts.code.classes import SELF_RETURNING
 from torchfix.facts.code.tree import dotted, last_name, walk
 from torchfix.facts.half_precision.foreign_code import in_call
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.tensors.channels_last import ChannelsLast, copying_twin
 from torchfix.facts.training.images import Trained, copies_of_images, parts, third_dimension, trained_networks
-from torchfix.facts.training.models import SELF_RETURNING, WRAPPERS, Network
+from torchfix.facts.training.models import WRAPPERS, Network
 from torchfix.transform import Default, Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "images and weights of convolutions are turned around in memory for each half-precision convolution"

@@ -60,6 +60,20 @@ def test_calls_of_a_method_in_a_file_that_does_not_import_its_class() -> None:
     assert calls_of_f(facts_of(CLASS, modules=modules)) == ["t.f(1)"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("def f(x): ...\nf(1)\nrun(f)", None, id="handed on"),
+        pytest.param("def f(x): ...\nf(1)\nf.tries.append(f.__call__(2))", None, id="called under another name"),
+        pytest.param("def f(x): ...\nf(1)\nf.apply(2)", None, id="method of the function"),
+        pytest.param("def f(x): ...\nf.args = parsed\nf(f.args)", ["f(f.args)"], id="keeps an attribute"),
+    ],
+)
+def test_calls_of_a_function(text: str, expected: list[str] | None) -> None:
+    """What a function keeps in an attribute of its own calls it nowhere."""
+    assert calls_of_f(facts_of(text)) == expected
+
+
 def test_file_of_another_program_does_not_count() -> None:
     """A method of that name on something unknown matters only where the object can come to."""
     modules = {"main.py": "from train import T\nT().f(1)", "other.py": "def run(t):\n    t.f(2)\n"}

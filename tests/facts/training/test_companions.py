@@ -154,9 +154,7 @@ def test_an_attribute_of_the_instance_has_its_companion_there() -> None:
         pytest.param("def f(o, *more):\n    o.step()\n\n\na = make()\nf(a, 1)\n", "o", id="behind it come others"),
         pytest.param("for o in many:\n    o.step()\n", "o", id="one of many"),
         pytest.param("o = make()\nfor e in n:\n    o.step()\n    if e:\n        o = make()\n", "o", id="made again in the loop"),
-        pytest.param(
-            "class T:\n    @staticmethod\n    def f(o):\n        o.step()\n\n\na = make()\nT.f(a)\n", "o", id="a static method"
-        ),
+        pytest.param("class T:\n    @staticmethod\n    def f(o):\n        o.step()\n\n\na = make()\nT.f(a)\n", "o", id="a static method"),
         pytest.param(
             "class T:\n    def f(self, o):\n        o.step()\n\n    def g(self):\n        a = make()\n        self.f(a)\n\n\n"
             "class U(T):\n    def f(self, o):\n        pass\n",
@@ -180,3 +178,27 @@ def test_objects_of_other_origin_have_no_place_for_a_companion(text: str, use: s
     found = facts.companions.of(node(facts, use, 1 if text.startswith(("for", "o =")) else 0))
     assert isinstance(found, Obstacle)
     assert found.code == "optimizer-elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("setting", "after"),
+    [
+        pytest.param("self.o = None\n        self.o = make()", "self.o = make()", id="none until then"),
+        pytest.param("self.o = other()\n        self.o = make()", None, id="made twice"),
+        pytest.param("self.o += make()", None, id="changed in place"),
+        pytest.param("self.o, self.p = make()", "self.o, self.p = make()", id="one of several"),
+        pytest.param("self.o = self.p = make()", "self.o = self.p = make()", id="under two names"),
+    ],
+)
+def test_an_attribute_that_holds_none_at_first_is_made_once(setting: str, after: str | None) -> None:
+    """None cannot be stepped; an object made at two places would need two companions."""
+    facts = facts_of(f"class T:\n    def __init__(self):\n        {setting}\n\n    def run(self):\n        self.o.step()\n")
+    occurrence = setting.count("self.o")
+    found = facts.companions.of(node(facts, "self.o", occurrence))
+    assert (None if isinstance(found, Obstacle) else ast.unparse(found[0].after)) == after
+
+
+def test_a_call_that_hands_on_none_has_no_object_to_be_beside() -> None:
+    """A function that does without it at times is not followed."""
+    facts = facts_of("def fit(p):\n    p.step()\n\n\no = make()\nfit(o)\nfit(None)\n")
+    assert isinstance(facts.companions.of(node(facts, "p")), Obstacle)

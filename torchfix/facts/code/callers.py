@@ -137,7 +137,7 @@ class Callers:
             found = method_of(named, name)
             return [found] if found is None or is_static(found) else None
         classes: list[Definition] = []
-        for value in facts.values.of(source) or (None,):
+        for value in facts.values.objects(source) or (None,):
             if value is None:
                 return None
             made = value.facts.names.definition(value.node.func) if isinstance(value.node, ast.Call) and not value.path else None
@@ -212,7 +212,7 @@ def _calls_through(facts: Facts, word: str, definition: ast.AST, certain: bool) 
                 continue
             meant = True
         call = tree.parent(use)
-        if isinstance(definition, ast.ClassDef) and _only_names_class(facts, use):
+        if _only_names_class(facts, use) if isinstance(definition, ast.ClassDef) else _keeps_attribute(facts, use):
             continue
         if not meant or not isinstance(call, ast.Call) or call.func is not use:
             return None
@@ -231,3 +231,11 @@ def _only_names_class(facts: Facts, use: ast.expr) -> bool:
     if isinstance(parent, ast.ClassDef):
         return use in parent.bases
     return isinstance(parent, (ast.arg, ast.AnnAssign)) and parent.annotation is use
+
+
+def _keeps_attribute(facts: Facts, use: ast.expr) -> bool:
+    """Whether a function is named to keep something in an attribute of it, or to read that: ``train.args = args``."""
+    parent = facts.tree.parent(use)
+    called = facts.tree.parent(parent) if parent is not None else None
+    own = isinstance(parent, ast.Attribute) and not parent.attr.startswith("__")
+    return own and not (isinstance(called, ast.Call) and called.func is parent)

@@ -15,6 +15,26 @@ from torchfix.facts.code.tree import FUNCTIONS, Function, walk_here
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+# Methods of nn.Module that return the module itself.
+SELF_RETURNING = frozenset(
+    [
+        "to",
+        "cuda",
+        "cpu",
+        "float",
+        "half",
+        "double",
+        "bfloat16",
+        "train",
+        "eval",
+        "requires_grad_",
+        "type",
+        "share_memory",
+        "apply",
+        "to_empty",
+    ]
+)
+
 _LIMIT = 8  # base classes followed upwards
 # Decorators under which a method still runs as it is written.
 _DESCRIPTORS = ("builtins.staticmethod", "builtins.classmethod", "builtins.property", "functools.cached_property")

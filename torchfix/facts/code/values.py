@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from torchfix.facts.code import containers
 from torchfix.facts.code.calls import argument, has_stars
 from torchfix.facts.code.classes import (
+    SELF_RETURNING,
     Store,
     behind,
     fields,
@@ -142,6 +143,11 @@ class Values:
             found = self._follow(expression, path, _Trail([_EFFORT]))
             self._asked[key] = None if found is None else tuple(dict.fromkeys(found))
         return self._asked[key]
+
+    def objects(self, expression: ast.expr) -> tuple[Value, ...] | None:
+        """As :meth:`of`, for something of which a method is called: not None, and a network for what its ``to()`` returns."""
+        found = self._objects(expression, _Trail([_EFFORT]))
+        return tuple(dict.fromkeys(found)) if found is not None else None
 
     def single(self, expression: ast.expr) -> Value | None:
         """The one expression that made a value, None where there are several or it is not known."""
@@ -440,10 +446,23 @@ class Values:
                 return facts.values._follow(given, path, trail.under(None))
         return self._of_class(node, tuple(lineage(definition)), made, path, trail)
 
-    def _objects(self, expression: ast.expr, trail: _Trail) -> list[Value] | None:
-        """The calls that may have made an object; None where one of them is not known."""
-        found = self._follow(expression, (), trail)
-        return [value for value in found if not _is_none(value)] if found is not None else None
+    def _objects(self, expression: ast.expr, trail: _Trail, seen: frozenset[ast.AST] = frozenset()) -> list[Value] | None:
+        """The calls that may have made an object, None where one of them is not known; ``net.to(device)`` makes none."""
+        found: list[Value] = []
+        for value in self._follow(expression, (), trail) or ():
+            if value.node not in seen and not _is_none(value):
+                found += value.facts.values._themselves(value, trail.under(None), seen | {value.node}) or [value]
+        return found or None
+
+    def _themselves(self, value: Value, trail: _Trail, seen: frozenset[ast.AST]) -> list[Value] | None:
+        """The objects on which a method is called that every module has and that gives the module itself; None for other values."""
+        method = value.node.func if isinstance(value.node, ast.Call) and not value.path else None
+        if not isinstance(method, ast.Attribute) or method.attr not in SELF_RETURNING:
+            return None
+        objects = self._objects(method.value, trail, seen) or ()
+        classes = [_class_of(item) for item in objects if not item.path]
+        known = all(definition is not None and method_of(definition, method.attr) is None for definition in classes)
+        return list(objects) if known and len(classes) == len(objects) > 0 else None
 
     # Calls ----------------------------------------------------------------------------------------------------
 

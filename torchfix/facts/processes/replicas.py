@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.code.classes import SELF_RETURNING
 from torchfix.facts.code.tree import FUNCTIONS, dotted
 from torchfix.facts.project.programs import is_main_guard
-from torchfix.facts.training.models import SELF_RETURNING, WRAPPERS
+from torchfix.facts.training.models import WRAPPERS
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts

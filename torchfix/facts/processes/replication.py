@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import is_constant, keyword, receiver
+from torchfix.facts.code.classes import SELF_RETURNING
 from torchfix.facts.code.tree import Function, dotted, last_name, walk_here
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.processes.replicas import Wrap
 from torchfix.facts.training.coverage import left_out
-from torchfix.facts.training.models import SELF_RETURNING
 from torchfix.facts.training.optimizers import Optimizer
 from torchfix.facts.training.regions import NO_GRAD
 

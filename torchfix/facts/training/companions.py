@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import called
+from torchfix.facts.code.calls import is_constant
 from torchfix.facts.code.classes import is_static
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound
@@ -95,23 +96,24 @@ class Companions:
         return (Companion(self._facts, after, expression),) if self._is_before(after, expression) else _elsewhere(expression)
 
     def _of_attribute(self, expression: ast.Attribute) -> tuple[Companion, ...] | Obstacle:
-        """An attribute of the instance, assigned at one place of its class."""
+        """An attribute of the instance, assigned at one place of its class; None, which may hold its place until then, is nothing."""
         facts, tree = self._facts, self._facts.tree
         root = expression.value
         if not isinstance(root, ast.Name) or not facts.is_self(root):
             return _elsewhere(expression)
         owner = tree.method_class(expression)
         stores = [
-            use
+            tree.statement(use)
             for use in tree.attributes[expression.attr]
             if isinstance(use.ctx, ast.Store)
             and isinstance(use.value, ast.Name)
             and facts.is_self(use.value)
             and tree.method_class(use) is owner
         ]
-        if len(stores) != 1 or not isinstance(tree.parent(stores[0]), ast.Assign):
+        made = [item for item in stores if not (isinstance(item, ast.Assign) and is_constant(item.value, None))]
+        if len(made) != 1 or not isinstance(made[0], ast.Assign):
             return _elsewhere(expression)
-        after = tree.statement(stores[0])
+        after = made[0]
         return (Companion(facts, after, expression, f"{root.id}."),) if self._is_before(after, expression) else _elsewhere(expression)
 
     def _handed(self, expression: ast.Name, binding: Binding, depth: int) -> tuple[Companion, ...] | Obstacle:
@@ -127,7 +129,7 @@ class Companions:
         handed: dict[ast.stmt, list[tuple[Companion, ast.Call]]] = defaultdict(list)
         for caller, call in calls:
             given = passed(call, function, binding.node, bound=tree.class_of(function) is not None)
-            if given is None or is_default(given, function):
+            if given is None or is_default(given, function) or is_constant(given, None):
                 return _elsewhere(expression)
             companions = caller.companions.of(given, depth + 1)
             if isinstance(companions, Obstacle):

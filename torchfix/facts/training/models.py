@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import choices
 from torchfix.facts.code.calls import has_stars, is_constant, receiver
-from torchfix.facts.code.classes import bases, method_of
+from torchfix.facts.code.classes import SELF_RETURNING, bases, method_of
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, Function, walk, walk_here
 from torchfix.facts.code.values import Value
@@ -17,25 +17,6 @@ from torchfix.facts.training.saved_objects import is_saved_object
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-# Methods of nn.Module that return the module itself.
-SELF_RETURNING = frozenset(
-    [
-        "to",
-        "cuda",
-        "cpu",
-        "float",
-        "half",
-        "double",
-        "bfloat16",
-        "train",
-        "eval",
-        "requires_grad_",
-        "type",
-        "share_memory",
-        "apply",
-        "to_empty",
-    ]
-)
 # Calls that take a module and return one that stands for it.
 WRAPPERS = {
     "torch.nn.DataParallel": "DataParallel",

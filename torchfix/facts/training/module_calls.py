@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import called
-from torchfix.facts.code.classes import lineage
+from torchfix.facts.code.classes import SELF_RETURNING, lineage
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound, parameters
 from torchfix.facts.code.tree import FUNCTIONS, Function
 from torchfix.facts.code.values import passed, returns
-from torchfix.facts.training.models import SELF_RETURNING
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts

@@ -250,6 +250,12 @@ def test_a_network_that_is_a_sparse_layer_itself_is_found() -> None:
         pytest.param("assert x.dtype == torch.float32", "dtype-compared", id="whether it is float32"),
         pytest.param("y = np.array([1.0, 2.0])", None, id="an array of numbers"),
         pytest.param("y = np.asarray(x.detach().cpu())", "half-to-numpy", id="an array of a tensor"),
+        pytest.param("x = x - torch.quantile(x, 0.5)", "no-half-form", id="a quantile"),
+        pytest.param("x = x - x.nanquantile(0.5)", "no-half-form", id="a quantile by a method"),
+        pytest.param("h = torch.histc(x, 4)", "no-half-form", id="a histogram"),
+        pytest.param("self.mean.lerp_(x.detach().mean(0), 0.1)", "one-dtype", id="a moving mean by interpolation"),
+        pytest.param("x = torch.lerp(x, y, 0.5)", "one-dtype", id="an interpolation"),
+        pytest.param("i = torch.bucketize(x, self.edges)", "one-dtype", id="a search in edges"),
         pytest.param("d = torch.distributions.MultivariateNormal(x, x)", "linear-algebra", id="a distribution that factorises"),
     ],
 )

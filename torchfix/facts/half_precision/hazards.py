@@ -30,6 +30,9 @@ _LINEAR_ALGEBRA = frozenset(
     pca_lowrank pinverse qr slogdet solve svd svd_lowrank symeig triangular_solve""".split()
 )
 _SPECTRAL = frozenset("stft istft fft ifft rfft irfft complex polar view_as_complex view_as_real".split())
+# Those of the other functions that raise on CUDA for half precision, and those that do for tensors of different precision.
+_NO_HALF_FORM = frozenset("gammainc gammaincc histc histogram histogramdd igamma igammac nanquantile nextafter quantile zeta".split())
+_SAME_DTYPE = frozenset("allclose bucketize isclose lerp lerp_ searchsorted".split())
 _WIDE = frozenset(
     [
         "torch.float64",
@@ -97,6 +100,8 @@ _WORDS = {
         "a write by tensor index, which raises between tensors of different precision",
         "convert the value to the target's dtype",
     ),
+    "no-half-form": ("{name}, which has no half-precision form", "compute it on .float() inputs with autocast switched off"),
+    "one-dtype": ("{name}, which wants all its tensors in one precision", "convert them to the dtype of the first"),
     "linear-algebra": ("{name}, which has no half-precision form", "compute it on .float() inputs with autocast switched off"),
     "log-of-sigmoid": ("the logarithm of a sigmoid, which half precision rounds to 0 or 1", "use logsigmoid or BCEWithLogitsLoss"),
     "precision-chosen": ("code that already chooses its precision", "finish that change by hand, or take it out first"),
@@ -330,6 +335,10 @@ def _in_call(facts: Facts, call: ast.Call) -> str | None:
         return "half-to-numpy"
     if meaning in _FACTORISING or (meaning.startswith("torch.linalg.") and "norm" not in name) or (operation and name in _LINEAR_ALGEBRA):
         return "linear-algebra"
+    if operation and name in _NO_HALF_FORM:
+        return "no-half-form"
+    if operation and name in _SAME_DTYPE:
+        return "one-dtype"
     if meaning.startswith("torch.fft.") or (operation and name in _SPECTRAL):
         return "spectral"
     if method and name == "type" and call.args and _is_float_type(facts, call.args[0]):

@@ -44,3 +44,24 @@ def test_option_that_the_program_sets_itself() -> None:
     option = node(facts, "args.device")
     assert isinstance(option, ast.Attribute)
     assert [ast.unparse(value.node) for value in facts.options.assigned(option)] == ["make()"]
+
+
+def test_option_declared_through_a_variable_that_holds_the_method() -> None:
+    """``arg = parser.add_argument`` is a way to write less."""
+    facts = facts_of(f"{HEAD}arg = p.add_argument\narg('--rate')\nargs = p.parse_args()\nuse(args.rate)")
+    option = node(facts, "args.rate")
+    assert isinstance(option, ast.Attribute)
+    found = facts.options.declaration(option)
+    assert found is not None
+    assert ast.unparse(found.node) == "arg('--rate')"
+
+
+def test_option_declared_where_the_parser_is_made() -> None:
+    """Another file may make the parser that a script asks for its arguments."""
+    parser = "import argparse\ndef parser():\n    p = argparse.ArgumentParser()\n    p.add_argument('--rate')\n    return p\n"
+    facts = facts_of("from arguments import parser\nargs = parser().parse_args()\nuse(args.rate)", modules={"arguments.py": parser})
+    option = node(facts, "args.rate")
+    assert isinstance(option, ast.Attribute)
+    found = facts.options.declaration(option)
+    assert found is not None
+    assert found.facts.path == "arguments.py"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.calls import argument
+from torchfix.facts.code.calls import argument, receiver
 from torchfix.facts.code.tree import last_name
 from torchfix.facts.code.values import Value
 
@@ -24,10 +25,7 @@ class Options:
     def declaration(self, node: ast.Attribute) -> Value | None:
         """The ``add_argument`` call that declares the option which ``args.name`` reads, with its file."""
         found = [
-            Value(facts, call)
-            for facts in self._parsing_files(node)
-            for call in facts.tree.calls.get("add_argument", ())
-            if node.attr in _spellings(call)
+            Value(facts, call) for facts in self._parsing_files(node) for call in _declarations(facts) if node.attr in _spellings(call)
         ]
         return found[0] if len(found) == 1 else None
 
@@ -51,7 +49,28 @@ class Options:
         return values if parsed else ()
 
     def _parsing_files(self, node: ast.Attribute) -> list[Facts]:
-        return list({id(value.facts): value.facts for value in self._parsed(node)}.values())
+        """The files that parse the command line which the object read comes from, and those in which its parsers are made."""
+        files: dict[str, Facts] = {}
+        for value in self._parsed(node):
+            assert isinstance(value.node, ast.Call)
+            parser = receiver(value.node)
+            made = value.facts.values.of(parser) if parser is not None else None
+            files |= {item.facts.path: item.facts for item in (value, *(made or ()))}
+        return list(files.values())
+
+
+def _declarations(facts: Facts) -> Iterator[ast.Call]:
+    """The ``add_argument`` calls of a file, also through a variable that holds the method (``arg = parser.add_argument``)."""
+    yield from facts.tree.calls.get("add_argument", ())
+    for method in facts.tree.attributes.get("add_argument", ()):
+        statement = facts.tree.parent(method)
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            target = statement.targets[0]
+            yield from (
+                call
+                for call in facts.tree.calls.get(target.id, ())
+                if isinstance(call.func, ast.Name) and facts.names.same(call.func, target)
+            )
 
 
 def _spellings(call: ast.Call) -> list[str]:

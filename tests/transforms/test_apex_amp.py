@@ -1,0 +1,571 @@
+"""apex-amp: which uses of Apex are held and why, which become torch's own, and that programs train alike before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+from tests.running import run_on_cpu, run_on_fake_gpu
+from torchfix.result import Outcome
+from torchfix.testing import check_held, check_noop, check_transformed, run_transform
+
+RULE = "apex-amp"
+APEX = """\
+import contextlib
+
+SCALE = 2.0**16
+calls = []
+
+
+def initialize(models, optimizers=None, enabled=True, opt_level="O1", loss_scale="dynamic", num_losses=1, verbosity=1):
+    calls.append("initialize")
+    return models if optimizers is None else (models, optimizers)
+
+
+@contextlib.contextmanager
+def scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False):
+    assert calls, "Invoked 'with amp.scale_loss', but internal Amp state has not been initialized."
+    yield loss * SCALE
+    for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+        for parameter in master_params(optimizer):
+            if parameter.grad is not None:
+                parameter.grad -= remember(parameter)
+                parameter.grad /= SCALE
+                parameter.grad += remember(parameter)
+                kept[parameter] = parameter.grad.clone()
+
+
+kept = {}
+
+
+def remember(parameter):
+    return kept.get(parameter, 0)
+
+
+def master_params(optimizer):
+    for group in optimizer.param_groups:
+        yield from group["params"]
+"""
+"""A stand-in for the package: it scales by a power of two, which float32 bears to the last bit, and computes in float32."""
+NETWORK = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+INITIALIZE = 'model, optimizer = amp.initialize(model, optimizer, opt_level="O1")\n'
+STEP = """\
+optimizer.zero_grad()
+loss = criterion(model(x), y)
+with amp.scale_loss(loss, optimizer) as scaled_loss:
+    scaled_loss.backward()
+optimizer.step()
+"""
+AFTER = """\
+optimizer.zero_grad()
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(model(x), y)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+"""
+SCALER = 'scaler = torch.amp.GradScaler("cuda")\n'
+GUARDED = """\
+optimizer.zero_grad()
+loss = criterion(model(x), y)
+if fp16:
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+else:
+    loss.backward()
+optimizer.step()
+"""
+GUARDED_SET_UP = 'fp16 = True\nif fp16:\n    model, optimizer = amp.initialize(model, optimizer, opt_level="O1")\n'
+GUARDED_SCALER = 'fp16 = True\nscaler = torch.amp.GradScaler("cuda", enabled=fp16)\n'
+GUARDED_REGION = 'with torch.autocast("cuda", dtype=torch.float16, enabled=scaler.is_enabled()):'
+GUARDED_AFTER = AFTER.replace('with torch.autocast("cuda", dtype=torch.float16):', GUARDED_REGION)
+
+
+def program(step: str = STEP, set_up: str = INITIALIZE, *, imports: str = "from apex import amp\n", head: str = "") -> str:
+    """A whole training script, which prints the loss of each batch and the weights' sum with every digit."""
+    return f"""\
+import torch
+{imports}from torch import nn
+
+{head}device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+{NETWORK}
+
+def batches():
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(8):
+        yield torch.randn(4, 8, generator=generator), torch.randint(0, 3, (4,), generator=generator)
+
+
+torch.manual_seed(3)
+model = Net().to(device)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{set_up}for i, (x, y) in enumerate(batches()):
+    x, y = x.to(device), y.to(device)
+{indent(step, "    ")}    print(repr(loss.item()))
+print(repr(sum(parameter.sum().item() for parameter in model.parameters())))
+"""
+
+
+def changed(step: str, after: str, set_up: str = INITIALIZE, after_set_up: str = SCALER, **arguments: str) -> None:
+    """Check one iteration's statements and what stands in front of the loop; the import of Apex goes."""
+    before = program(dedent(step), dedent(set_up), **arguments)
+    check_transformed(RULE, before, program(dedent(after), dedent(after_set_up), **{**arguments, "imports": ""}))
+
+
+# What stays ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "modules"),
+    [
+        pytest.param(program(AFTER, SCALER, imports=""), {}, id="torch's own mixed precision"),
+        pytest.param("from apex import amp\namp.initialize(m, o)\n", {"apex.py": "amp = None\n"}, id="a module of the project"),
+        pytest.param("from apex.optimizers import FusedAdam\n", {}, id="something else of Apex"),
+        pytest.param("def f(amp):\n    with amp.scale_loss(loss, o) as s:\n        s.backward()\n", {}, id="a parameter of that name"),
+    ],
+)
+def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
+    """Only what an import of the package brings is Apex."""
+    check_noop(RULE, text, modules=modules)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        pytest.param("apex-level", program(set_up=INITIALIZE.replace("O1", "O2")), id="O2: the weights are half"),
+        pytest.param("apex-level", program(set_up=INITIALIZE.replace("O1", "O3")), id="O3: all is half"),
+        pytest.param("apex-level", program(set_up=INITIALIZE.replace('"O1"', "config['level']")), id="a level out of a file"),
+        pytest.param("apex-arguments", program(set_up=INITIALIZE.replace('opt_level="O1"', "**options")), id="hidden arguments"),
+        pytest.param(
+            "apex-arguments", program(set_up=INITIALIZE.replace('opt_level="O1"', "master_weights=True")), id="master weights asked for"
+        ),
+        pytest.param("loss-scale", program(set_up=INITIALIZE.replace(")", ", loss_scale=scale)")), id="a loss scale out of sight"),
+        pytest.param("apex-use", program(set_up="amp.register_float_function(torch, 'sigmoid')\n" + INITIALIZE), id="registered functions"),
+        pytest.param("apex-use", program(set_up="helper(amp)\n" + INITIALIZE), id="handed on"),
+        pytest.param("apex-initialized", program(set_up=""), id="never initialized"),
+        pytest.param("apex-initialized", program(set_up=INITIALIZE * 2), id="initialized twice"),
+        pytest.param("apex-unused", program("loss = criterion(model(x), y)\n"), id="nothing is scaled"),
+        pytest.param("step-elsewhere", program(STEP.replace("optimizer.step()\n", "learn()\n")), id="the step stands elsewhere"),
+        pytest.param("step-elsewhere", program(set_up=INITIALIZE + "optimizer.step()\n"), id="a step without a loss"),
+        pytest.param("closure", program(STEP.replace("step()", "step(closure)")), id="a closure"),
+        pytest.param("apex-form", program(STEP.replace("    scaled_loss.backward()", "    send(scaled_loss)")), id="sent by a function"),
+        pytest.param("apex-form", program(STEP + "print(scaled_loss)\n"), id="the scaled loss is used again"),
+        pytest.param("unscaled-backward", program(STEP.replace("optimizer.step", "extra.backward()\noptimizer.step")), id="a plain loss"),
+        pytest.param(
+            "unscaled-backward",
+            program(GUARDED.replace("if fp16:", "if other:").replace("else:\n", "else:\n    print(i)\n"), GUARDED_SET_UP),
+            id="branches that another condition chooses",
+        ),
+        pytest.param("gradients-kept", program(STEP.replace("optimizer.zero_grad()\n", "")), id="gradients are never cleared"),
+        pytest.param(
+            "gradients-read-elsewhere",
+            program(
+                STEP.replace(
+                    "optimizer.step()",
+                    "nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nif i % 2:\n    optimizer.step()\n    optimizer.zero_grad()",
+                ).replace("optimizer.zero_grad()\nloss", "loss", 1)
+            ),
+            id="clipped more often than stepped",
+        ),
+        pytest.param("optimizer-elsewhere", program(set_up=f"for _ in [0]:\n    {INITIALIZE}"), id="initialized in a loop"),
+    ],
+)
+def test_held(code: str, text: str) -> None:
+    """What torch has no twin of, or what is out of sight, stays and says why."""
+    assert check_held(RULE, text, code).reason.help  # type: ignore[union-attr]
+
+
+def test_held_where_the_project_allows_torch_without_mixed_precision() -> None:
+    """Torch has its own since 1.6."""
+    check_held(RULE, program(), "torch-too-old", torch=(1, 5))
+
+
+def test_held_where_another_file_uses_apex_too() -> None:
+    """Apex is one for the whole program; both files must change together."""
+    modules = {"engine.py": "from apex import amp\ndef send(loss, o):\n    with amp.scale_loss(loss, o) as s:\n        s.backward()\n"}
+    check_held(RULE, "from engine import send\n" + program(), "apex-elsewhere", modules=modules)
+
+
+def test_every_use_is_a_finding_and_all_of_them_are_one_change() -> None:
+    """The import, what initializes Apex, each loss, and each list of parameters: a suppression or a report finds them all."""
+    text = program(STEP.replace("optimizer.step()", "nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\noptimizer.step()"))
+    notes = run_transform(RULE, text).notes
+    lines = [text.splitlines()[note.line - 1].strip() for note in notes]
+    assert [line.partition("(")[0] for line in lines] == [
+        "from apex import amp",
+        "model, optimizer = amp.initialize",
+        "with amp.scale_loss",
+        "nn.utils.clip_grad_norm_",
+    ]
+    assert {note.outcome for note in notes} == {"fixed"}
+    assert {effect for note in notes for effect in note.effects} == {"numerics"}
+
+
+# What changes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_loop() -> None:
+    """The import and the call go, a scaler stands in their place, and the forward pass runs under autocast."""
+    changed(STEP, AFTER)
+
+
+@pytest.mark.parametrize("level", ["", ', opt_level="O1"', ", True", ', loss_scale="dynamic", verbosity=0', ", keep_batchnorm_fp32=None"])
+def test_level_o1_and_whatever_says_the_same(level: str) -> None:
+    """O1 is what Apex does where nothing is said."""
+    changed(STEP, AFTER, f"model, optimizer = amp.initialize(model, optimizer{level})\n")
+
+
+@pytest.mark.parametrize(
+    ("imports", "initialize"),
+    [
+        ("from apex import amp as mixed\n", "mixed"),
+        ("import apex\n", "apex.amp"),
+        ("import apex.amp\n", "apex.amp"),
+        ("try:\n    from apex import amp\nexcept ImportError:\n    raise ImportError('install apex')\n", "amp"),
+        ("try:\n    from apex import amp\nexcept ImportError:\n    amp = None\n", "amp"),
+    ],
+)
+def test_ways_to_import_apex(imports: str, initialize: str) -> None:
+    """An import that may fail goes too, with what stands in for it."""
+    changed(STEP.replace("amp.", f"{initialize}."), AFTER, INITIALIZE.replace("amp.", f"{initialize}."), imports=imports)
+
+
+def test_a_static_scale_never_grows() -> None:
+    """A number is where the scale begins, and no row of good steps is long enough to raise it."""
+    after = 'scaler = torch.amp.GradScaler("cuda", init_scale=128.0, growth_interval=10**9)\n'
+    changed(STEP, AFTER, INITIALIZE.replace(")", ", loss_scale=128)"), after)
+
+
+@pytest.mark.parametrize(
+    ("torch", "scaler", "region"),
+    [
+        ((1, 6), "torch.cuda.amp.GradScaler(enabled=fp16)", "torch.cuda.amp.autocast(enabled=scaler.is_enabled())"),
+        ((1, 10), "torch.cuda.amp.GradScaler(enabled=fp16)", 'torch.autocast("cuda", dtype=torch.float16, enabled=scaler.is_enabled())'),
+        ((2, 3), 'torch.amp.GradScaler("cuda", enabled=fp16)', 'torch.autocast("cuda", dtype=torch.float16, enabled=scaler.is_enabled())'),
+    ],
+)
+def test_spelling_of_the_oldest_torch(torch: tuple[int, int], scaler: str, region: str) -> None:
+    """Scaler and autocast are written as the oldest torch of the project knows them."""
+    after = program(GUARDED_AFTER.replace(GUARDED_REGION, f"with {region}:"), f"fp16 = True\nscaler = {scaler}\n", imports="")
+    check_transformed(RULE, program(GUARDED, GUARDED_SET_UP), after, torch=torch)
+
+
+def test_branches_with_apex_and_without_become_one() -> None:
+    """One switch is left, in the scaler."""
+    changed(GUARDED, GUARDED_AFTER, GUARDED_SET_UP, GUARDED_SCALER)
+
+
+def test_a_local_import_under_the_switch_goes_with_it() -> None:
+    """So it is written where Apex is wanted only on demand, complaint included."""
+    set_up = """\
+        fp16 = True
+        if fp16:
+            try:
+                from apex import amp
+            except ImportError:
+                raise ImportError("Please install apex")
+            model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+        """
+    changed(GUARDED, GUARDED_AFTER, set_up, GUARDED_SCALER, imports="")
+
+
+def test_what_else_is_done_under_the_switch_stays() -> None:
+    """Only what is Apex's goes."""
+    set_up = GUARDED_SET_UP + '    print("mixed precision")\n'
+    after = 'fp16 = True\nif fp16:\n    print("mixed precision")\nscaler = torch.amp.GradScaler("cuda", enabled=fp16)\n'
+    changed(GUARDED, GUARDED_AFTER, set_up, after)
+
+
+def test_a_comment_in_a_branch_is_not_lost() -> None:
+    """The branches stay where a comment would go; both ask for the same condition."""
+    step = GUARDED.replace("if fp16:\n", "if fp16:\n    # half precision\n")
+    after = GUARDED_AFTER.replace(
+        "scaler.scale(loss).backward()",
+        "if fp16:\n    # half precision\n    scaler.scale(loss).backward()\nelse:\n    loss.backward()",
+    )
+    changed(step, after, GUARDED_SET_UP, GUARDED_SCALER)
+
+
+def test_an_option_for_the_level_still_switches_mixed_precision_off() -> None:
+    """O0 meant float32; the other levels are said to compute as O1 did."""
+    head = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fp16", action="store_true")
+parser.add_argument("--fp16-scale")
+parser.add_argument("--opt-level", default="O1")
+args = parser.parse_args()
+"""
+    set_up = "if args.fp16:\n    model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level)\n"
+    after = 'scaler = torch.amp.GradScaler("cuda", enabled=args.fp16 and args.opt_level != "O0")\n'
+    changed(GUARDED.replace("fp16", "args.fp16"), GUARDED_AFTER, set_up, after, head=head)
+    note = run_transform(RULE, program(GUARDED.replace("fp16", "args.fp16"), set_up, head=head)).notes[0]
+    assert any("args.opt_level" in words for words in note.notes)
+
+
+def test_a_switch_that_may_be_no_truth_value_is_made_one() -> None:
+    """``torch.autocast`` takes nothing but True and False, and a configuration may hold 1."""
+    after = 'scaler = torch.amp.GradScaler("cuda", enabled=bool(config["fp16"]))\n'
+    guarded = GUARDED.replace("fp16", 'config["fp16"]')
+    set_up = GUARDED_SET_UP.replace("fp16 = True\n", "").replace("fp16", 'config["fp16"]')
+    changed(guarded, GUARDED_AFTER, set_up, after, head="config = load()\n")
+
+
+def test_enabled_may_be_an_argument() -> None:
+    """It says the same as a branch around the call."""
+    changed(
+        STEP,
+        GUARDED_AFTER,
+        'model, optimizer = amp.initialize(model, optimizer, enabled=wanted == "yes")\n',
+        'scaler = torch.amp.GradScaler("cuda", enabled=wanted == "yes")\n',
+    )
+
+
+def test_other_names_for_what_apex_returns_stay() -> None:
+    """Apex returns what it is given."""
+    changed(
+        STEP.replace("model(x)", "network(x)"),
+        AFTER.replace("model(x)", "network(x)"),
+        "network, optimizer = amp.initialize(model, optimizer)\n",
+        'network, optimizer = model, optimizer\nscaler = torch.amp.GradScaler("cuda")\n',
+    )
+
+
+# Gradients -----------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_are_unscaled_before_they_are_clipped() -> None:
+    """The optimizer's own parameters are clipped, as they were."""
+    changed(
+        STEP.replace("optimizer.step()", "nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\noptimizer.step()"),
+        AFTER.replace("scaler.step", "scaler.unscale_(optimizer)\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)\nscaler.step"),
+    )
+
+
+def test_branches_that_clip_with_apex_and_without_become_one() -> None:
+    """The branch without Apex says whose gradients are clipped."""
+    clip = """\
+if fp16:
+    norm = nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+else:
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer.step()"""
+    after = "scaler.unscale_(optimizer)\nnorm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nscaler.step"
+    changed(GUARDED.replace("optimizer.step()", clip), GUARDED_AFTER.replace("scaler.step", after), GUARDED_SET_UP, GUARDED_SCALER)
+
+
+def test_clipping_inside_the_branches() -> None:
+    """Backward pass and clipping share a branch; true size comes in between."""
+    step = """\
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        if fp16:
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+        else:
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        """
+    after = "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nscaler.step"
+    changed(step, GUARDED_AFTER.replace("scaler.step", after), GUARDED_SET_UP, GUARDED_SCALER)
+
+
+def test_accumulated_gradients_step_and_clip_in_their_own_branch() -> None:
+    """The scale changes only behind the step."""
+    step = """\
+        loss = criterion(model(x), y) / 2
+        with amp.scale_loss(loss, optimizer, delay_unscale=i % 2 == 0) as scaled_loss:
+            scaled_loss.backward(retain_graph=False)
+        if i % 2:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        """
+    after = """\
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y) / 2
+        scaler.scale(loss).backward(retain_graph=False)
+        if i % 2:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        """
+    changed(step, after)
+
+
+def test_parameters_of_an_optimizer_that_is_made_elsewhere() -> None:
+    """They are those in its groups."""
+    head = "from optimizers import make\n\n"
+    before = program(
+        STEP.replace("optimizer.step()", "nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\noptimizer.step()"), head=head
+    ).replace("torch.optim.SGD(model.parameters(), lr=0.1)", "make(model)")
+    after = run_transform(RULE, before).after.decode()
+    assert 'clip_grad_norm_((param for group in optimizer.param_groups for param in group["params"]), 1.0)' in after
+
+
+# Where the scaler goes -----------------------------------------------------------------------------------------------
+
+
+def test_the_scaler_is_handed_on_with_the_optimizer() -> None:
+    """A function that trains gets it as its last parameter."""
+    before = """\
+import torch
+from apex import amp
+from torch import nn
+
+
+def train(model, optimizer, batches, fp16):
+    for x in batches:
+        optimizer.zero_grad()
+        loss = model(x.cuda()).sum()
+        if fp16:
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+        else:
+            loss.backward()
+        optimizer.step()
+
+
+def main(args):
+    model = nn.Linear(8, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if args.fp16:
+        model, optimizer = amp.initialize(model, optimizer)
+    train(model, optimizer, make(), args.fp16)
+"""
+    after = """\
+import torch
+from torch import nn
+
+
+def train(model, optimizer, batches, fp16, scaler):
+    for x in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=scaler.is_enabled()):
+            loss = model(x.cuda()).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def main(args):
+    model = nn.Linear(8, 2).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=bool(args.fp16))
+    train(model, optimizer, make(), args.fp16, scaler=scaler)
+"""
+    check_transformed(RULE, before, after)
+
+
+def test_the_scaler_is_an_attribute_where_the_optimizer_is() -> None:
+    """A trainer holds both."""
+    before = """\
+import torch
+from apex import amp
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, config):
+        self.config = config
+        self.model = nn.Linear(8, 2).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        if config.fp16:
+            self.model, self.optimizer = amp.initialize(self.model, self.optimizer, opt_level="O1")
+
+    def update(self, x):
+        self.optimizer.zero_grad()
+        loss = self.model(x.cuda()).sum()
+        if self.config.fp16:
+            with amp.scale_loss(loss, self.optimizer) as scaled_loss:
+                scaled_loss.backward()
+        else:
+            loss.backward()
+        self.optimizer.step()
+"""
+    after = """\
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, config):
+        self.config = config
+        self.model = nn.Linear(8, 2).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=bool(config.fp16))
+
+    def update(self, x):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=self.scaler.is_enabled()):
+            loss = self.model(x.cuda()).sum()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+    check_transformed(RULE, before, after)
+
+
+# Run -----------------------------------------------------------------------------------------------------------------
+
+CLIP = "nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.5)\noptimizer.step()"
+RUNS = [
+    pytest.param(STEP, INITIALIZE, id="plain"),
+    pytest.param(GUARDED, GUARDED_SET_UP, id="switched on"),
+    pytest.param(GUARDED, GUARDED_SET_UP.replace("True", "False"), id="switched off"),
+    pytest.param(STEP.replace("optimizer.step()", CLIP), INITIALIZE, id="clipped"),
+    pytest.param(
+        "loss = criterion(model(x), y) / 2\nwith amp.scale_loss(loss, optimizer) as scaled_loss:\n    scaled_loss.backward()\n"
+        "if i % 2:\n    optimizer.step()\n    optimizer.zero_grad()\n    amp.kept.clear()\n",
+        INITIALIZE,
+        id="accumulated",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "set_up"), [run for run in RUNS if run.id != "accumulated"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_trains_alike_to_the_last_bit(step: str, set_up: str, scaled: bool, tmp_path: Path) -> None:
+    """With autocast off, torch's scaler gives what Apex gave, whether it is off too or really scales."""
+    (tmp_path / "apex").mkdir()
+    (tmp_path / "apex" / "__init__.py").write_text("")
+    (tmp_path / "apex" / "amp.py").write_text(APEX)
+    before = program(step.replace("optimizer.zero_grad()", "optimizer.zero_grad()\namp.kept.clear()"), set_up)
+    result = run_transform(RULE, program(step, set_up))
+    assert result.outcome is Outcome.CHANGED
+    after = result.after.decode()
+    if scaled:
+        after = after.replace('GradScaler("cuda"', 'GradScaler("cpu"').replace('autocast("cuda", dtype=torch.float16', 'autocast("cpu"')
+        after = after.replace('autocast("cpu")', 'autocast("cpu", enabled=False)').replace("enabled=scaler.is_enabled()", "enabled=False")
+    (tmp_path / "before.py").write_text(before)
+    (tmp_path / "after.py").write_text(after)
+    assert run_on_cpu(tmp_path / "before.py") == run_on_cpu(tmp_path / "after.py")
+
+
+@pytest.mark.parametrize(("step", "set_up"), [run for run in RUNS if run.id in ("plain", "clipped")])
+def test_trains_under_the_lists_of_cuda(step: str, set_up: str, tmp_path: Path) -> None:
+    """On the pretend GPU nothing is banned, and the losses stay near those of float32."""
+    script = tmp_path / "after.py"
+    script.write_text(run_transform(RULE, program(step, set_up)).after.decode())
+    half = run_on_fake_gpu(script)[0].split()
+    full = run_on_cpu(script).split()
+    assert half != full
+    assert [float(word) for word in half] == pytest.approx([float(word) for word in full], rel=2e-2)

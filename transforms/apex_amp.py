@@ -1,0 +1,248 @@
+"""Train in torch's own mixed precision in place of Apex's.
+
+Why:
+    Apex's automatic mixed precision is deprecated, and no longer builds beside a current torch. Torch has had its own since
+    1.6: autocast chooses the precision of each operation where the forward pass runs, rather than changing torch's
+    functions for the whole program, and a scaler keeps small gradients from becoming zero.
+
+Before:
+    import torch
+    from apex import amp
+    from torch import nn
+
+    model = nn.Linear(8, 2).cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    batches = [(torch.ones(4, 8), torch.zeros(4, dtype=torch.long))] * 2
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(x.cuda()), y.cuda())
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+        optimizer.step()
+
+After:
+    import torch
+    from torch import nn
+
+    model = nn.Linear(8, 2).cuda()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    batches = [(torch.ones(4, 8), torch.zeros(4, dtype=torch.long))] * 2
+    for x, y in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x.cuda()), y.cuda())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+Safety:
+    Effect ``numerics``: torch's lists of operations differ a little from Apex's, and code outside the regions computes in
+    float32 again. Level O1 only, also where it is the default of an option; O2 and O3, which change the weights, are held.
+    Every loss of the loop is scaled, every step of its optimizers is in sight, and gradients are unscaled before their
+    first reader; branches with Apex and without become one where both say the same. Anything else is held.
+
+Reference:
+    https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchfix.edits import (
+    AddImport,
+    AddParameter,
+    Edit,
+    InsertAfter,
+    InsertBefore,
+    Remove,
+    RemoveImport,
+    Replace,
+    SetArgument,
+    Wrap,
+    by_file,
+)
+from torchfix.facts import Facts
+from torchfix.facts.half_precision.apex import AMP, brings_amp, imports_of, uses_of
+from torchfix.facts.half_precision.apex_migration import Migration, migration_of, returns_as_named
+from torchfix.facts.half_precision.apex_training import Piece, ScaledTraining, Step, written
+from torchfix.facts.obstacle import Obstacle
+from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
+
+_MESSAGES = {
+    "initialize": "Apex's mixed precision is deprecated, and changes torch's functions for the whole program",
+    "scale_loss": "Apex scales the loss, which torch's own scaler does",
+    "master_params": "Apex lists the optimizer's parameters, which the optimizer has itself",
+}
+_IMPORTED = "Apex's mixed precision is imported, and torch has its own"
+_OTHER = "Apex's mixed precision is used, and torch has its own"
+_BECAUSE = "the program trains in half precision already, and each of its losses and steps is in sight"
+_OUTSIDE = (
+    "What runs outside the training step, evaluation among it, computes in float32 again: Apex had changed torch for the whole program."
+)
+_LEVEL = "{option} now only tells O0, which switches mixed precision off, from all others, which compute as O1 did."
+_SCALE = (
+    "The scale stays at {scale} as long as no gradient overflows; torch's scaler then skips the step and halves it, where Apex went on."
+)
+
+
+def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
+    """Every place that uses Apex's mixed precision; all of them change together or not at all."""
+    migration = migration_of(facts)
+    if migration is None:
+        return
+    effects = frozenset({Effect.NUMERICS})
+    if isinstance(migration, Obstacle):
+        held = Held(migration.code, migration.text, migration.help)
+        yield from (Finding(node, message, effects=effects, held=held) for node, message in _places(facts))
+        return
+    rewrite = _Rewrite(migration, migration.name, f"{migration.owner}{migration.name}")
+    own, elsewhere = by_file(facts.path, rewrite.edits())
+    for node, message in _places(facts):
+        yield Finding(node, message, own, effects, _BECAUSE, tuple(rewrite.notes()), elsewhere=elsewhere)
+
+
+def _places(facts: Facts) -> Iterator[tuple[ast.AST, str]]:
+    """Where a file uses Apex's mixed precision: its imports, and what it does with them."""
+    for statement, alias in imports_of(facts):
+        if brings_amp(statement, alias):
+            yield statement, _IMPORTED
+    for use in uses_of(facts):
+        if use.name.startswith(AMP):
+            yield use.call or use.node, _MESSAGES.get(use.word, _OTHER)
+
+
+@dataclass(frozen=True)
+class _Rewrite:
+    """One program's change.
+
+    Args:
+        migration: what was read.
+        name: the scaler's name.
+        scaler: the scaler as the training calls it.
+    """
+
+    migration: Migration
+    name: str
+    scaler: str
+
+    def edits(self) -> Iterator[tuple[str, Edit]]:
+        """All edits, each with the path of its file."""
+        migration = self.migration
+        path = migration.facts.path
+        yield from ((path, edit) for edit in (*self.imports(), *self.set_up()))
+        yield from self.hand_on()
+        for training in migration.trainings:
+            yield from ((training.facts.path, edit) for edit in (*self.pieces(training), *self.steps(training), *self.regions(training)))
+        kept = [piece.statement for training in migration.trainings for piece in training.pieces]
+        for use in migration.uses:
+            if use.word == "master_params" and use.call is not None and not any(use.facts.tree.is_within(use.call, item) for item in kept):
+                yield use.facts.path, Replace(use.call, migration.parameters(use))
+
+    def imports(self) -> Iterator[Edit]:
+        """Apex's imports go; torch itself comes where a file has only parts of it or none."""
+        migration = self.migration
+        if migration.facts.names.spell("torch", migration.top) is None:
+            yield AddImport("torch")
+        for statement, alias in imports_of(migration.facts):
+            if statement in migration.facts.tree.module.body:
+                origin = (statement.module or "", alias.name) if isinstance(statement, ast.ImportFrom) else (alias.name, None)
+                yield RemoveImport(*origin)
+        for unneeded in migration.unneeded():
+            if not migration.facts.tree.is_within(unneeded, migration.top):
+                yield Remove(unneeded)
+
+    def set_up(self) -> Iterator[Edit]:
+        """The scaler, in the place of what initialized Apex."""
+        migration, request = self.migration, self.migration.request
+        made = f"{self.scaler} = {migration.scaler}"
+        if migration.goes:
+            yield Replace(migration.top, made)
+            return
+        statement = migration.facts.tree.statement(request.call)
+        given = {"models": request.models} if request.optimizers is None else {"models": request.models, "optimizers": request.optimizers}
+        values = ", ".join(f"${name}" for name in given)
+        if returns_as_named(request):
+            yield Remove(statement)
+        elif isinstance(statement, ast.Assign) and statement.value is request.call and len(statement.targets) == 1:
+            yield Replace(statement, f"$target = {values}", {"target": statement.targets[0], **given})
+        else:
+            yield Replace(request.call, values, given)
+        yield from (Remove(item) for item in migration.unneeded() if migration.facts.tree.is_within(item, migration.top))
+        yield InsertAfter(migration.top, made)
+
+    def hand_on(self) -> Iterator[tuple[str, Edit]]:
+        """The scaler's way through the functions that the optimizer goes through."""
+        passes = self.migration.passes
+        for step in passes:
+            yield step.facts.path, AddParameter(step.function, f"{self.name}=None" if step.function.args.defaults else self.name)
+            outer = any(step.caller.tree.function(call) is other.function for other in passes for call in step.calls)
+            given = self.name if outer else self.scaler
+            yield from ((step.caller.path, SetArgument(call, self.name, given)) for call in step.calls)
+
+    def pieces(self, training: ScaledTraining) -> Iterator[Edit]:
+        """Scaled losses, and one branch in the place of two."""
+        for piece in training.pieces:
+            parts = {"loss": piece.sent.loss} if piece.sent is not None else {}
+            yield Replace(piece.statement, "\n".join(self.kept(training, piece)), parts)
+
+    def kept(self, training: ScaledTraining, piece: Piece) -> Iterator[str]:
+        """The code that goes in the place of a piece."""
+        facts = training.facts
+        for statement in piece.kept:
+            if piece.sent is not None and piece.sent.statement is statement:
+                given = ", ".join(facts.source.segment(item) for item in (*piece.sent.call.args, *piece.sent.call.keywords))
+                yield f"{self.scaler}.scale($loss).backward({given})"
+                continue
+            yield from (self.unscale(training, step) for step in training.steps if step.reader is statement)
+            yield written(facts, statement)
+
+    def unscale(self, training: ScaledTraining, step: Step) -> str:
+        """The call that gives an optimizer's gradients their true size."""
+        return f"{self.scaler}.unscale_({training.facts.source.segment(step.optimizer)})"
+
+    def steps(self, training: ScaledTraining) -> Iterator[Edit]:
+        """True gradients before they are read, the scaler's steps, and its look at how they went."""
+        inside = {statement for piece in training.pieces for statement in piece.kept}
+        for step in training.steps:
+            if step.reader is not None and step.reader not in inside:
+                yield InsertBefore(step.reader, self.unscale(training, step))
+            yield Replace(step.call, f"{self.scaler}.step($optimizer)", {"optimizer": step.optimizer})
+            if step.closes:
+                yield InsertAfter(step.statement, f"{self.scaler}.update()")
+
+    def regions(self, training: ScaledTraining) -> Iterator[Edit]:
+        """Autocast around what computes the losses."""
+        for first, last in training.regions:
+            yield Wrap(first, last, self.migration.header(training, self.scaler))
+        for item in training.restored:
+            if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
+                yield InsertAfter(training.facts.tree.statement(item), f"{item.id} = {item.id}.float()")
+            else:
+                yield Replace(item, "$half.float()", {"half": item})
+
+    def notes(self) -> Iterator[str]:
+        """What the user must read before merging."""
+        request = self.migration.request
+        yield _OUTSIDE
+        yield from [_LEVEL.format(option=ast.unparse(request.option))] if request.option is not None else []
+        yield from [_SCALE.format(scale=ast.unparse(request.scale))] if request.scale is not None else []
+
+
+TRANSFORM = Transform.from_module(
+    __name__,
+    __doc__,
+    group="migration",
+    literals=(b"apex",),
+    find=find,
+    since="1.6",
+)

@@ -81,3 +81,30 @@ def test_another_file_of_the_program_may_move_the_network() -> None:
     assert found is not None
     assert found.may_be_cuda
     assert found.variable is None
+
+
+MOVER = "import torch\n\n\ndef prepare(net):\n    net.cuda()\n\n\nprepare(torch.nn.Linear(1, 1))\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "on_host"),
+    [
+        pytest.param("def f():\n    m = nn.Linear(1, 1)\n    for x in b:\n        m(x)\n", True, id="of the loop's function"),
+        pytest.param(
+            "if __name__ == '__main__':\n    m = nn.Linear(1, 1)\n    for x in b:\n        m(x)\n", True, id="of the script's part"
+        ),
+        pytest.param(
+            "def f():\n    m = nn.Linear(1, 1)\n    p = list(m.parameters())\n    o = torch.optim.SGD(p, 1)\n    for x in b:\n        m(x)\n",
+            True,
+            id="handed to torch",
+        ),
+        pytest.param("m = nn.Linear(1, 1)\nfor x in b:\n    m(x)\n", False, id="that other files can read"),
+        pytest.param(
+            "def f():\n    m = nn.Linear(1, 1)\n    prepare(m)\n    for x in b:\n        m(x)\n", False, id="handed to another file"
+        ),
+        pytest.param("def f(m):\n    for x in b:\n        m(x)\n", False, id="of the caller"),
+    ],
+)
+def test_networks_that_only_this_file_knows_stay_where_it_makes_them(text: str, on_host: bool) -> None:
+    """What other files of the program copy to CUDA is something else then."""
+    assert (target(f"from mover import prepare\n{text}", {"mover.py": MOVER}) is None) is on_host

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchfix.facts.code.callees import called
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, Function, LoopNode, dotted, walk_here
 from torchfix.facts.tensors.devices import Transfer
@@ -57,10 +58,36 @@ class Targets:
                     return target
             if found:
                 return found[0]
+        if self._keeps_networks(node):
+            return None
         for other in facts.program.holding("to", "cuda"):
             if other is not facts and any(item.device.may_be_cuda for item in other.targets._transfers(other.calls.methods("to", "cuda"))):
                 return Target(frozenset({"cuda", "cpu"}))
         return None
+
+    def _keeps_networks(self, node: LoopNode | Function) -> bool:
+        """Whether only this file knows the networks that run here: it makes them where no other can read them, and hands them to none."""
+        facts = self._facts
+        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+        ran = [network.value for call in calls for network in facts.models.run_by(call) or ()]
+        if not ran or not all(value.facts is facts and self._is_local(value.node, node) for value in ran):
+            return False
+        everywhere = (call for listed in facts.tree.calls.values() for call in listed)
+        return not any(self._hands_away(call) for call in everywhere)
+
+    def _is_local(self, made: ast.AST, node: ast.AST) -> bool:
+        """Whether what one place makes is a variable of the function around another, or of a script's own part."""
+        home = self._facts.tree.function(node)
+        return self._facts.tree.function(made) is home and (home is not None or self._facts.program.is_guarded(made))
+
+    def _hands_away(self, call: ast.Call) -> bool:
+        """Whether a call hands a network to code that is neither torch's nor this file's."""
+        facts = self._facts
+        given = (*call.args, *(item.value for item in call.keywords))
+        if (facts.calls.meaning(call) or "").startswith(("torch.", "builtins.")) or not any(facts.models.of(item) for item in given):
+            return False
+        homes = [there for there, _ in called(facts, call)]
+        return not homes or any(there is not facts for there in homes)
 
     def _transfers(self, calls: Iterable[ast.Call]) -> list[Transfer]:
         found: Iterator[Transfer | None] = (self._facts.devices.transfer(call) for call in calls)
@@ -108,7 +135,6 @@ class Targets:
                     return None if self._copies(outer.orelse) else outer.test
             inner = outer
         return None
-
 
     def _copies(self, otherwise: ast.expr | list[ast.stmt]) -> bool:
         """Whether the other branch copies to CUDA as well, so that the condition asks for something else."""

@@ -94,7 +94,7 @@ MOVER = "import torch\n\n\ndef prepare(net):\n    net.cuda()\n\n\nprepare(torch.
             "if __name__ == '__main__':\n    m = nn.Linear(1, 1)\n    for x in b:\n        m(x)\n", True, id="of the script's part"
         ),
         pytest.param(
-            "def f():\n    m = nn.Linear(1, 1)\n    p = list(m.parameters())\n    o = torch.optim.SGD(p, 1)\n    for x in b:\n        m(x)\n",
+            "def f():\n    m = nn.Linear(1, 1)\n    o = torch.optim.SGD(m.parameters(), 1)\n    for x in b:\n        m(x)\n",
             True,
             id="handed to torch",
         ),

@@ -211,10 +211,10 @@ def _removable(layout: Layout, others: Sequence[PlacedEdit], unwanted: set[_Name
     return found
 
 
-def _name_of(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> _Name | None:
+def _name_of(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> _Name:
     if isinstance(statement, ast.Import):
         return (alias.name, None)
-    return None if statement.level else (statement.module or "", alias.name)
+    return ("." * statement.level + (statement.module or ""), alias.name)
 
 
 def _bound(alias: ast.alias) -> str:
@@ -243,4 +243,4 @@ def _removed(removed: dict[ast.Import | ast.ImportFrom, list[ast.alias]]) -> Ite
         elif isinstance(statement, ast.Import):
             yield Replace(statement, ast.unparse(ast.Import(kept)))
         else:
-            yield Replace(statement, ast.unparse(ast.ImportFrom(statement.module, kept, 0)))
+            yield Replace(statement, ast.unparse(ast.ImportFrom(statement.module, kept, statement.level)))

@@ -253,8 +253,8 @@ def test_function_of_another_file() -> None:
     main = HEAD + "from engine import step\n" + LOOP + "        step(x)\n"
     check_transformed(
         RULE,
-        f"import torch\n\ndef step(x):\n    print(x)\n    {CALL}\n",
-        "import torch\n\ndef step(x):\n    print(x)\n",
+        f"import torch\n\ndef step(x):\n    print(torch.is_tensor(x))\n    {CALL}\n",
+        "import torch\n\ndef step(x):\n    print(torch.is_tensor(x))\n",
         path="engine.py",
         modules={"main.py": main},
     )

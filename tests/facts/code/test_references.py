@@ -41,6 +41,8 @@ def test_other_names_are_no_reference(text: str) -> None:
         pytest.param("x: list[GradScaler] = []", Role.ANNOTATING, id="annotating a variable"),
         pytest.param("class A(GradScaler): pass", Role.DERIVED, id="derived"),
         pytest.param("type(x) is GradScaler", Role.COMPARED, id="compared"),
+        pytest.param("match x:\n    case GradScaler():\n        pass", Role.COMPARED, id="matched"),
+        pytest.param("torch.cuda.amp.GradScaler = own", Role.REBOUND, id="something else put in its place"),
         pytest.param("made = GradScaler", Role.HANDED_ON, id="assigned"),
         pytest.param("f(GradScaler)", Role.HANDED_ON, id="passed first"),
         pytest.param("partial(f, GradScaler)", Role.HANDED_ON, id="passed"),
@@ -108,3 +110,46 @@ def test_an_import_that_is_tried_is_a_choice() -> None:
     references = facts_of(textwrap.dedent(text)).references
     (found,) = references.to([OLD])
     assert references.is_choice(found, [NEW])
+
+
+@pytest.mark.parametrize(
+    ("modules", "text", "found"),
+    [
+        pytest.param({"own.py": "from torch.cuda.amp import GradScaler\n"}, "from own import GradScaler as G\nG()", True, id="imported"),
+        pytest.param({"own.py": "from torch.cuda.amp import GradScaler\n"}, "import own\nown.GradScaler()", True, id="its attribute"),
+        pytest.param(
+            {"a.py": "from b import GradScaler\n", "b.py": "from torch.cuda.amp import GradScaler\n"},
+            "from a import GradScaler\nGradScaler()",
+            True,
+            id="handed on twice",
+        ),
+        pytest.param({"own.py": "class GradScaler: pass\n"}, "from own import GradScaler\nGradScaler()", False, id="its own"),
+        pytest.param(
+            {"own.py": "if new:\n    from torch.cuda.amp import GradScaler\n"},
+            "from own import GradScaler\nGradScaler()",
+            False,
+            id="perhaps",
+        ),
+        pytest.param({"own.py": "from train import GradScaler\n"}, "from own import GradScaler\nGradScaler()", False, id="a circle"),
+    ],
+)
+def test_names_that_a_module_of_the_project_hands_on(modules: dict[str, str], text: str, found: bool) -> None:
+    """A module whose import is all that binds the name gives what it got."""
+    assert [item.name for item in facts_of(text, modules=modules).references.to([OLD])] == [OLD] * found
+
+
+@pytest.mark.parametrize(
+    ("other", "lent"),
+    [
+        pytest.param("import train\nfrom torch.cuda.amp import GradScaler\n", False, id="has it from torch"),
+        pytest.param("import train\nimport torch\ntorch.cuda.amp.GradScaler()\n", False, id="has it from torch, by its whole name"),
+        pytest.param("from train import GradScaler\n", True, id="imports it"),
+        pytest.param("from train import *\nGradScaler()\n", True, id="imports all"),
+        pytest.param("import train\ntrain.GradScaler()\n", True, id="reads it"),
+        pytest.param("import train\nmodules = [train]\nmodules[0].GradScaler()\n", True, id="reads it of something"),
+    ],
+)
+def test_imports_that_other_files_live_on_stay(other: str, lent: bool) -> None:
+    """A file that only holds the same word does not take it from here."""
+    (found,) = facts_of(HEAD + "GradScaler()", modules={"other.py": other}).references.to([OLD])
+    assert found.is_lent is lent

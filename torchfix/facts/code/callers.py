@@ -169,6 +169,11 @@ class Callers:
         return self._foreign[key]
 
 
+def constructions(facts: Facts, owner: ast.ClassDef) -> list[tuple[Facts, ast.Call]] | None:
+    """The calls of a class of a file under every name that imports give it; None where it is handed on as a value."""
+    return _by_name(facts, owner.name, owner, certain=True)
+
+
 def _by_name(facts: Facts, name: str, definition: ast.AST, certain: bool) -> list[tuple[Facts, ast.Call]] | None:
     """The calls of a function or class under every name that imports give it; None where it is handed on as a value."""
     found: list[tuple[Facts, ast.Call]] = []

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.scopes import Bound
+from torchfix.facts.code.names import canonical
+from torchfix.facts.code.scopes import Bound, imported_module
 from torchfix.facts.code.tree import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # What Python raises where a name, or an argument, is not known to an older version of a package.
 _MISSING = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError", "TypeError")
+_MOST_HANDS = 4  # modules of the project that hand a name on to each other
+_DECLARES = (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
 class Role(enum.Enum):
@@ -27,6 +30,7 @@ class Role(enum.Enum):
     ANNOTATING = "annotating"
     DERIVED = "derived"
     COMPARED = "compared"
+    REBOUND = "rebound"
     HANDED_ON = "handed on"
 
 
@@ -41,7 +45,7 @@ class Reference:
         call: the call of it, for :attr:`Role.CALLED`.
         statement: the import that brought the first name of the chain; it may be ``from module import *``.
         alias: the part of that import.
-        is_lent: whether another file may take the name from this one, so that the import must stay.
+        is_lent: whether the import must stay: another file may take the name from this one, or the module that it runs does more.
     """
 
     node: ast.expr
@@ -58,7 +62,7 @@ class Reference:
         if self.is_lent or self.alias.name == "*":
             return None
         if isinstance(self.statement, ast.ImportFrom):
-            return "." * self.statement.level + (self.statement.module or ""), self.alias.name
+            return imported_module(self.statement), self.alias.name
         return self.alias.name, None
 
 
@@ -74,11 +78,40 @@ class References:
         found = []
         for node in self._candidates({name.rpartition(".")[2] for name in wanted}):
             imported = self._import_of(node)
-            name = self._facts.names.qualified(node) if imported is not None else None
-            if imported is not None and name in wanted:
+            if imported is None:
+                continue
+            name = self._facts.names.qualified(node)
+            through = None if name in wanted else self._handed_by(node)
+            if through is not None:
+                name = through[1]
+            if name in wanted:
                 role, call = self._role(node)
-                found.append(Reference(node, str(name), role, call, *imported, self._is_lent(node)))
+                keeps = self._is_lent(node) or (through is not None and not _may_go(through[0], imported[0]))
+                found.append(Reference(node, str(name), role, call, *imported, keeps))
         return sorted(found, key=lambda item: (item.node.lineno, item.node.col_offset))
+
+    def _handed_by(self, node: ast.Name | ast.Attribute) -> tuple[Facts, str] | None:
+        """The module of the project that only hands a name on, and the dotted name under which it got it from a library."""
+        if isinstance(node, ast.Attribute):
+            module, word = self._facts.names.module_of(node.value), node.attr
+        else:
+            statement, alias = self._import_of(node) or (None, None)
+            if not isinstance(statement, ast.ImportFrom) or alias is None:
+                return None
+            module, word = self._facts.project.module(statement.module or "", self._facts.path, statement.level), alias.name
+        got = module.references._got(word, 0) if module is not None else None
+        return (module, got) if module is not None and got is not None else None
+
+    def _got(self, word: str, depth: int) -> str | None:
+        """The dotted name for which a name of this module stands, where an import that surely runs is all that binds it."""
+        bindings = self._facts.names.module.bindings.get(word, [])
+        node = bindings[0].node if len(bindings) == 1 else None
+        if not isinstance(node, ast.ImportFrom) or node not in self._facts.tree.module.body or depth > _MOST_HANDS:
+            return None
+        module = self._facts.project.module(node.module or "", self._facts.path, node.level)
+        if module is None:
+            return canonical(bindings[0].origin)
+        return module.references._got(bindings[0].origin.rpartition(".")[2], depth + 1)
 
     def _candidates(self, words: set[str]) -> Iterator[ast.Name | ast.Attribute]:
         tree, names = self._facts.tree, self._facts.names
@@ -111,17 +144,21 @@ class References:
         while isinstance(node, ast.Attribute):
             node = node.value
         facts = self._facts
-        return isinstance(node, ast.Name) and facts.project.mentions(node.id, facts.path)
+        if not isinstance(node, ast.Name):
+            return False
+        return any(_may_take(facts.project.file(path), node.id, facts.path) for path in facts.project.mentioning(node.id, facts.path))
 
     def _role(self, node: ast.expr) -> tuple[Role, ast.Call | None]:
         parent = self._facts.tree.parent(node)
+        if isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+            return Role.REBOUND, None
         if isinstance(parent, ast.Call) and parent.func is node:
             return Role.CALLED, parent
         if isinstance(parent, (*FUNCTIONS, ast.ClassDef)) and node in parent.decorator_list:
             return Role.DECORATING, None
         if isinstance(parent, ast.ClassDef):
             return Role.DERIVED, None
-        if isinstance(parent, ast.Compare):
+        if isinstance(parent, (ast.Compare, ast.MatchClass)):
             return Role.COMPARED, None
         inner: ast.AST = node
         for outer in self._facts.tree.ancestors(node):
@@ -199,6 +236,32 @@ class References:
                 if isinstance(node, (ast.Name, ast.Attribute)) and self._facts.names.qualified(node) in wanted:
                     return True
         return False
+
+
+def _may_take(facts: Facts | None, word: str, path: str) -> bool:
+    """Whether a file may take a name from another one, by its path: through an import, or as what a module has."""
+    if facts is None:
+        return True
+    for node in facts.tree.imports:
+        if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & {word, "*"}:
+            module = facts.project.module(node.module or "", facts.path, node.level)
+            if module is not None and module.path == path:
+                return True
+    for use in facts.tree.attributes.get(word, ()):
+        module = facts.names.module_of(use.value)
+        if facts.names.qualified(use.value) is None or (module is not None and module.path == path):
+            return True
+    return False
+
+
+def _may_go(module: Facts, statement: ast.Import | ast.ImportFrom) -> bool:
+    """Whether an import that brings a name of a module can do without that name: it brings others, or the module only declares."""
+    declares = all(isinstance(item, _DECLARES) or _is_text(item) for item in module.tree.module.body)
+    return len(statement.names) > 1 or (declares and not module.project.imports(module.path))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _catches_missing(handler: ast.ExceptHandler) -> bool:

@@ -52,8 +52,9 @@ Safety:
     only picked, moved or read, else it is converted back; gradients are unscaled before their first reader. Several losses
     and optimizers share one scaler, which changes its scale where no gradient of the old one is needed any more. Where
     functions are handed the optimizer, also in other files, they are handed the scaler too, for every caller of the
-    project. Anything else is held. The option ``dtype`` chooses the precision: ``auto`` is bfloat16 where the GPU computes
-    it and else float16 with a scaler, by a test in the program; ``bfloat16`` writes no scaler; ``float16`` always one.
+    project; so is a method that steps the optimizer of its object. Anything else is held. The option ``dtype`` chooses the
+    precision: ``auto`` is bfloat16 where the GPU computes it and else float16 with a scaler, by a test in the program;
+    ``bfloat16`` writes no scaler; ``float16`` always one.
 
 Reference:
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html
@@ -68,7 +69,9 @@ from typing import Literal
 
 from torchfix.edits import AddImport, AddParameter, Edit, InsertAfter, InsertBefore, Replace, SetArgument, Wrap, by_file
 from torchfix.facts import Facts
+from torchfix.facts.code.tree import Function
 from torchfix.facts.half_precision.candidates import Candidate
+from torchfix.facts.half_precision.cautions import cautions
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
@@ -76,15 +79,6 @@ from torchfix.transform import Effect, Finding, Held, Transform
 
 _MESSAGE = "the training loop computes in float32 and leaves the GPU's half-precision units idle"
 _BECAUSE = "each step has its backward pass, and the network's code holds nothing that half precision breaks"
-_DISABLE = "Set use_amp to False to train in float32 again, and compare the loss curves of both before merging."
-_PARALLEL = "DataParallel's threads compute in float16 whatever autocast is told; once it is gone, torch.bfloat16 without a scaler will do."
-_EVALUATION = "What runs under autocast also evaluates, and evaluation batches now compute in half precision too."
-_OLD = "{} stems from what the network gave outside this loop, in float32: put that pass under the same autocast too, or compare closely."
-_UNSAVED = "The scaler's state is not saved with the optimizer's: a resumed float16 run skips a few steps while its scale settles."
-_SCHEDULE = (
-    "The learning-rate schedule also moves when the scaler skips a step, which only happens in float16; "
-    "torch may then warn once that the schedule moved first."
-)
 
 
 @dataclass(frozen=True)
@@ -108,9 +102,10 @@ def find(facts: Facts, options: Options) -> Iterator[Finding]:
         rewrite = _rewrite(candidate, options)
         here = ((candidate.facts.path, edit) for edit in (*rewrite.regions(), *(rewrite.steps() if rewrite.scaled else ())))
         saved = [edit for companion in candidate.companions if rewrite.scaled for edit in rewrite.checkpoints(companion)]
-        own, elsewhere = by_file(facts.path, [*rewrite.imports(), *rewrite.set_up(), *here, *saved])
+        own, elsewhere = by_file(facts.path, [*rewrite.imports(), *rewrite.set_up(), *here, *rewrite.wrapped(), *saved])
         effects = frozenset({Effect.NUMERICS, Effect.CHECKPOINT} if saved else {Effect.NUMERICS})
-        yield Finding(node, _MESSAGE, own, effects, _BECAUSE, tuple(rewrite.notes(bool(saved))), elsewhere=elsewhere)
+        notes = tuple(cautions(candidate, rewrite.use_amp, rewrite.scaled, bool(saved)))
+        yield Finding(node, _MESSAGE, own, effects, _BECAUSE, notes, elsewhere=elsewhere)
 
 
 def _rewrite(candidate: Candidate, options: Options) -> _Rewrite:
@@ -203,10 +198,13 @@ class _Rewrite:
     def hand_on(self, companion: Companion) -> Iterator[tuple[str, Edit]]:
         """The scaler's way through the functions that the optimizer goes through."""
         for step in companion.passes:
-            optional = bool(step.function.args.defaults)
-            yield step.facts.path, AddParameter(step.function, f"{self.name}=None" if optional else self.name)
+            yield step.facts.path, self.parameter(step.function)
             given = f"{companion.owner}{self.name}" if step is companion.passes[-1] else self.name
             yield from ((step.caller.path, SetArgument(call, self.name, given)) for call in step.calls)
+
+    def parameter(self, function: Function) -> Edit:
+        """The scaler among a function's parameters; all of its callers give it one."""
+        return AddParameter(function, f"{self.name}=None" if function.args.defaults else self.name)
 
     def regions(self) -> Iterator[Edit]:
         """Autocast around the forward pass, and a scaled loss behind it."""
@@ -233,8 +231,11 @@ class _Rewrite:
         update, facts = self.candidate.update, self.candidate.facts
         for step in update.steps:
             if step.reader is not None:
-                yield InsertBefore(step.reader, f"{self.scaler}.unscale_({facts.source.segment(step.optimizer)})")
-            yield Replace(step.call, f"{self.scaler}.step($optimizer)", {"optimizer": step.optimizer})
+                yield InsertBefore(step.reader, f"{self.scaler}.unscale_({step.text})")
+            if step.wrapped is None:
+                yield Replace(step.call, f"{self.scaler}.step($optimizer)", {"optimizer": step.optimizer})
+            else:
+                yield SetArgument(step.call, self.name, self.scaler)
         watched = {closing for _, closing in update.counted}
         scale = facts.names.fresh("scale", "loss_scale")
         for closing in update.closing:
@@ -242,6 +243,13 @@ class _Rewrite:
             yield InsertAfter(closing, f"{before}{self.scaler}.update()")
         for moved, _ in update.counted:
             yield Wrap(moved, moved, f"if {self.scaler}.get_scale() >= {scale}:")
+
+    def wrapped(self) -> Iterator[tuple[str, Edit]]:
+        """The scaler's step in the methods that step the optimizer of their object."""
+        inside = (step.wrapped for step in self.candidate.update.steps if self.scaled and step.wrapped is not None)
+        for item in {found.method: found for found in inside}.values():
+            yield item.facts.path, self.parameter(item.method)
+            yield item.facts.path, Replace(item.call, f"{self.name}.step($optimizer)", {"optimizer": item.optimizer})
 
     def checkpoints(self, companion: Companion) -> Iterator[tuple[str, Edit]]:
         """The scaler's state beside the optimizer's, in dictionaries that are saved and loaded where it can be read."""
@@ -254,17 +262,6 @@ class _Rewrite:
         for loaded in states.loaded(companion.variable, companion.after):
             code = f'if {loaded.name}.get("{key}"):\n    {made}.load_state_dict({loaded.name}["{key}"])'
             yield companion.facts.path, InsertAfter(loaded.statement, code)
-
-    def notes(self, saved: bool) -> Iterator[str]:
-        """What the user must read before merging."""
-        candidate, forward = self.candidate, self.candidate.forward
-        kept = any(companion.facts.states.are_kept(companion.variable) for companion in candidate.companions)
-        yield _DISABLE.replace("use_amp", self.use_amp)
-        yield from [_OLD.format(forward.old.id)] if forward.old is not None else []
-        yield from [_PARALLEL] if candidate.parallel else []
-        yield from [_EVALUATION] if candidate.evaluates else []
-        yield from [_SCHEDULE] if self.scaled and candidate.loop.scheduler_steps and not candidate.update.counted else []
-        yield from [_UNSAVED] if self.scaled and kept and not saved else []
 
 
 TRANSFORM = Transform.from_module(

@@ -80,6 +80,7 @@ from torchfix.facts.training.remembered import Remembered
 from torchfix.facts.training.states import States
 from torchfix.facts.training.targets import Targets
 from torchfix.facts.training.updates import Updates
+from torchfix.facts.training.wrapped_optimizers import WrappedOptimizers
 from torchfix.source import SourceFile
 
 
@@ -196,6 +197,11 @@ class Facts:
     def optimizers(self) -> Optimizers:
         """Optimizers and what they step."""
         return Optimizers(self)
+
+    @cached_property
+    def wrapped_optimizers(self) -> WrappedOptimizers:
+        """Optimizers inside objects of the project."""
+        return WrappedOptimizers(self)
 
     @cached_property
     def devices(self) -> Devices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from textwrap import dedent, indent
 
 import pytest
@@ -110,3 +111,53 @@ def test_a_method_of_the_same_object_clears_what_it_names() -> None:
     )
     (loop,) = facts.loops.training
     assert [clear.targets for clear in facts.clears.of(loop)] == [frozenset(["self.one"])]
+
+
+OBJECT = """\
+import torch
+from torch import nn
+
+class Wrapper:
+    def __init__(self, net, optimizer):
+        self.net = net
+        self.inner = optimizer
+
+    def zero_grad(self):
+        {body}
+
+    def forget(self):
+        self.inner.step()
+        self.inner.zero_grad()
+
+class Net(nn.Module):
+    def zero_grad(self):
+        super().zero_grad()
+
+net = Net()
+wrapped = Wrapper(net, torch.optim.SGD(net.parameters(), lr=0.1))
+for x in batches:
+    net(x).mean().backward()
+    {call}
+    other.step()
+    other.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "expected"),
+    [
+        pytest.param("pass", "wrapped.zero_grad()", set(), id="by name only"),
+        pytest.param("if self.net: self.inner.zero_grad()", "wrapped.zero_grad()", set(), id="under a condition"),
+        pytest.param("self.inner.zero_grad()", "wrapped.zero_grad()", {"wrapped.inner"}, id="the optimizer inside"),
+        pytest.param("self.net.zero_grad()", "wrapped.zero_grad()", {"Net()"}, id="the network inside"),
+        pytest.param("pass", "wrapped.forget()", {"wrapped.inner"}, id="a method of another name"),
+        pytest.param("pass", "net.zero_grad()", {"Net()"}, id="a method that does what its base class does"),
+        pytest.param("pass", "wrapped.inner.zero_grad()", {"wrapped.inner"}, id="through the object"),
+    ],
+)
+def test_what_a_method_of_the_project_clears_of_its_object(body: str, call: str, expected: set[str]) -> None:
+    """As the call names that object."""
+    facts = facts_of(OBJECT.format(body=body, call=call))
+    (loop,) = facts.loops.training
+    found = {item for clear in facts.clears.of(loop) for item in clear.targets} - {"other"}
+    assert {item if isinstance(item, str) else ast.unparse(item.node) for item in found} == expected

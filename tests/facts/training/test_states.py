@@ -94,3 +94,29 @@ def test_a_state_that_is_kept_in_any_form_is_known() -> None:
     assert facts.states.are_kept(variable(facts)[0])
     facts = facts_of("o = make()\nsave(other.state_dict())\n")
     assert not facts.states.are_kept(variable(facts)[0])
+
+
+WRAPPED = """\
+import torch
+
+class Wrapper:
+    def __init__(self, optimizer):
+        self.inner = optimizer
+        self.rate = 1
+
+o = Wrapper(torch.optim.SGD(parameters, lr=0.1))
+o.inner.load_state_dict(state["o"])
+save({{"o": {saved}}})
+"""
+
+
+@pytest.mark.parametrize(("saved_as", "count"), [("o.inner.state_dict()", 1), ("o.state_dict()", 1), ("o.rate.state_dict()", 0)])
+def test_the_state_of_the_optimizer_inside_an_object_is_the_objects(saved_as: str, count: int) -> None:
+    """Old files hold the inner optimizer's under the same key."""
+    facts = facts_of(WRAPPED.format(saved=saved_as))
+    (name,) = (
+        item for item in ast.walk(facts.source.tree) if isinstance(item, ast.Name) and item.id == "o" and isinstance(item.ctx, ast.Store)
+    )
+    after = facts.tree.statement(name)
+    assert len(list(facts.states.saved(name, after))) == count
+    assert [item.name for item in facts.states.loaded(name, after)] == ["state"]

@@ -66,11 +66,17 @@ class Candidate:
         return calls is None or any(caller is not self.facts or not caller.tree.is_within(call, self.loop.node) for caller, call in calls)
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the state of an optimizer of the loop is saved or loaded anywhere."""
+        return any(companion.facts.states.are_kept(companion.variable) for companion in self.companions)
+
+    @property
     def files(self) -> tuple[Facts, ...]:
-        """The loop's file, and those through which its optimizers come."""
+        """The loop's file, those through which its optimizers come, and those in which they step."""
         steps = [step for companion in self.companions for step in companion.passes]
-        beside = (companion.facts for companion in self.companions)
-        return tuple(dict.fromkeys((self.facts, *beside, *(facts for step in steps for facts in (step.facts, step.caller)))))
+        beside = [companion.facts for companion in self.companions]
+        inside = [step.wrapped.facts for step in self.update.steps if step.wrapped is not None]
+        return tuple(dict.fromkeys((self.facts, *beside, *inside, *(facts for step in steps for facts in (step.facts, step.caller)))))
 
     def fresh(self, *names: str) -> str:
         """The first of these names that is free in all of the files, also as an attribute where it must be one; else one with a number."""

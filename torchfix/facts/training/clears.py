@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import is_constant, receiver
+from torchfix.facts.code.classes import is_super
 from torchfix.facts.code.scopes import parameters
-from torchfix.facts.code.tree import dotted
+from torchfix.facts.code.tree import Function, dotted
 from torchfix.facts.code.values import passed
 
 if TYPE_CHECKING:
@@ -40,25 +41,52 @@ class Clears:
     def of(self, loop: Training) -> Iterator[Clear]:
         """The places in a loop, and in the functions that it calls, that clear gradients; what is out of sight is none."""
         for node in loop.nodes():
-            cleared = self._by_call(node, loop) if isinstance(node, ast.Call) else self._by_loop(node) if isinstance(node, ast.For) else ()
-            targets = frozenset[object]().union(*map(self._named, cleared))
+            if isinstance(node, ast.Call):
+                targets = self._by_call(node, loop)
+            else:
+                cleared = self._by_loop(node) if isinstance(node, ast.For) else ()
+                targets = frozenset[object]().union(*map(self._named, cleared))
             if targets and isinstance(node, (ast.expr, ast.stmt)):
                 yield Clear(node, targets)
 
-    def _by_call(self, call: ast.Call, loop: Training) -> Iterator[ast.expr]:
+    def _by_call(self, call: ast.Call, loop: Training) -> frozenset[object]:
         """What a call clears: itself, or whenever the function that it runs does so, as this file names it."""
-        if _clears(call):
-            target = receiver(call)
-            yield from [target] if target is not None else []
-            return
-        own = self._facts.own_method(call)
-        for there, function in [(self._facts, own)] if own is not None else called(self._facts, call):
-            runs = (item.value for item in function.body if isinstance(item, ast.Expr) and isinstance(item.value, ast.Call))
-            for target in (receiver(inner) for inner in runs if _clears(inner)):
-                given = next((item for item in parameters(function.args) if isinstance(target, ast.Name) and item.arg == target.id), None)
-                named = target if given is None else passed(call, function, given, there.tree.class_of(function) is not None)
-                shared = given is not None or own is not None or (there is self._facts and self._is_of_both(target, loop))
-                yield from [named] if named is not None and shared else []
+        own, source = self._facts.own_method(call), receiver(call)
+        functions = [(self._facts, own)] if own is not None else list(called(self._facts, call))
+        if _clears(call) and not functions:
+            return self._named(source) if source is not None else frozenset()
+        cleared = [self._within(there, function, call, loop) for there, function in functions]
+        return frozenset.intersection(*cleared) if cleared else frozenset()
+
+    def _within(self, there: Facts, function: Function, call: ast.Call, loop: Training) -> frozenset[object]:
+        """What a function clears whenever a call runs it."""
+        found: set[object] = set()
+        runs = (item.value for item in function.body if isinstance(item, ast.Expr) and isinstance(item.value, ast.Call))
+        for target in (receiver(inner) for inner in runs if _clears(inner)):
+            if target is None or self._is_of_object(there, target):
+                found |= self._of_object(there, target, call) if target is not None else frozenset()
+                continue
+            given = next((item for item in parameters(function.args) if isinstance(target, ast.Name) and item.arg == target.id), None)
+            named = target if given is None else passed(call, function, given, there.tree.class_of(function) is not None)
+            if named is not None and (given is not None or (there is self._facts and self._is_of_both(target, loop))):
+                found |= self._named(named)
+        return frozenset(found)
+
+    @staticmethod
+    def _is_of_object(there: Facts, target: ast.expr) -> bool:
+        """Whether a target is an attribute of the object whose method names it, or that object through its base class."""
+        own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and there.is_self(target.value)
+        return own or is_super(target)
+
+    def _of_object(self, there: Facts, target: ast.expr, call: ast.Call) -> frozenset[object]:
+        """What a method clears of its own object, as the call names that object."""
+        source = receiver(call)
+        if source is None or not isinstance(target, ast.Attribute):
+            return self._named(source) if source is not None else frozenset()
+        networks, name = there.models.of(target), dotted(source)
+        if networks:
+            return frozenset(item.value for item in networks)
+        return frozenset([f"{name}.{target.attr}"]) if name is not None else frozenset()
 
     def _is_of_both(self, target: ast.expr | None, loop: Training) -> bool:
         """Whether a variable of a function is one that the loop uses too."""

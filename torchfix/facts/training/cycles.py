@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import receiver
-from torchfix.facts.code.tree import LOOPS, dotted, walk, walk_here
+from torchfix.facts.code.tree import LOOPS, walk, walk_here
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.owners import all_owners
 
@@ -81,7 +81,7 @@ class Cycles:
     def _together(self, loop: Training) -> tuple[ast.stmt] | None:
         """The statement behind which all optimizers have stepped, each once, and at least one of them for certain."""
         tree = self._facts.tree
-        names = [dotted(target) for step in loop.steps if (target := self._facts.optimizers.stepped_by(step)) is not None]
+        names = [self._facts.optimizers.name_of(step) for step in loop.steps]
         nested = any(self._turn(loop, step) is not loop.node for step in loop.steps)
         if nested or None in names or len(set(names)) < len(loop.steps):
             return None
@@ -138,8 +138,7 @@ class Cycles:
 
     def _reaches(self, backward: ast.Call, step: ast.Call) -> bool:
         """Whether a backward pass surely gives gradients to a network that is stepped."""
-        loss, optimizer = receiver(backward), self._facts.optimizers.stepped_by(step)
-        owners = self._owners(optimizer) if optimizer is not None else None
+        loss, owners = receiver(backward), self._owners(step)
         return loss is not None and owners is not None and self._facts.recipients.includes(loss, owners)
 
     def _taken(
@@ -150,7 +149,7 @@ class Cycles:
         around = self._turn(loop, step)
         events = [event for event in everything if tree.is_within(event.node, around)]
         here = next(index for index, event in enumerate(events) if event.node is step)
-        owners = self._owners(optimizer) if optimizer is not None else None
+        owners, name = self._owners(step), self._facts.optimizers.name_of(step)
         alone = owners is None and len({ast.unparse(receiver(item) or item) for item in loop.steps}) == 1
         taken: list[ast.Call] = []
         cleared: frozenset[object] = frozenset()
@@ -159,7 +158,7 @@ class Cycles:
             if event.kind is _Kind.CLEAR and (not closing or self._renews(around, step, event.node)):
                 cleared |= event.targets
                 whole = owners <= cleared if owners is not None else alone and any(not isinstance(item, str) for item in cleared)
-                if whole or (optimizer is not None and dotted(optimizer) in cleared):
+                if whole or (name is not None and name in cleared):
                     return tuple(sorted(taken, key=_place))
             closed = closed or event.kind is _Kind.CLOSE
             if event.kind is _Kind.SEND and isinstance(event.node, ast.Call):
@@ -175,9 +174,9 @@ class Cycles:
             f"call {words}.zero_grad() before the backward pass whose gradients it is to take",
         )
 
-    def _owners(self, optimizer: ast.expr) -> frozenset[object] | None:
-        """Where the networks were made that an optimizer steps, None where one of them is not known."""
-        return all_owners(item.owners for item in self._facts.optimizers.of(optimizer) or ())
+    def _owners(self, step: ast.Call) -> frozenset[object] | None:
+        """Where the networks were made that a step moves, None where one of them is not known."""
+        return all_owners(item.owners for item in self._facts.optimizers.moved_by(step) or ())
 
     def _renews(self, around: ast.AST, step: ast.Call, clear: ast.AST) -> bool:
         """Whether gradients are surely cleared by a place once for each step, before they are sent again."""

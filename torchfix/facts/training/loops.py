@@ -157,7 +157,7 @@ class Loops:
             if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute)
         ]
         backwards = [call for call in calls if _attr(call) == "backward"]
-        stepping = [call for call in calls if _attr(call) == "step"]
+        stepping = [call for call in calls if _attr(call) == "step" or self._facts.wrapped_optimizers.step(call) is not None]
         if not backwards or not stepping:
             return None
         schedulers = [call for call in stepping if self._facts.optimizers.is_scheduler(_receiver(call))]
@@ -176,7 +176,7 @@ class Loops:
     def _steps_parameters(self, call: ast.Call) -> bool:
         """Whether a ``.step()`` call moves parameters: of a known optimizer, or of what also zeroes gradients."""
         target = _receiver(call)
-        if self._facts.optimizers.of(target):
+        if self._facts.optimizers.moved_by(call):
             return True
         name = dotted(target)
         if name is None:

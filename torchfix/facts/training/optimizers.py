@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.callees import choices
 from torchfix.facts.code.calls import argument, receiver
 from torchfix.facts.code.names import Definition
+from torchfix.facts.code.tree import dotted
 from torchfix.facts.code.values import Value
 from torchfix.facts.training.models import derives
 from torchfix.facts.training.owners import parameter_owners
@@ -71,18 +72,31 @@ class Optimizers:
         self._facts = facts
 
     def of(self, expression: ast.expr) -> tuple[Optimizer, ...] | None:
-        """Every optimizer that an expression may be; None where it is not surely one."""
-        values = self._facts.values.of(expression)
-        if not values:
-            return None
-        found = [self.of_value(value) for value in values]
-        return tuple(item for item in found if item) if all(found) else None
+        """Every optimizer that an expression may be; None where it is not surely one.
+
+        None, which a program puts in the place of one that it makes later or does without, cannot be stepped.
+        """
+        values = self._facts.values.of(expression) or ()
+        found = [self.of_value(value) for value in values if not _is_none(value)]
+        return tuple(item for item in found if item) if found and all(found) else None
 
     def stepped_by(self, call: ast.Call) -> ast.expr | None:
         """The optimizer that a ``.step()`` call moves: what it is called on, or what a scaler is given."""
         source = receiver(call)
         handed = call.args[0] if call.args and (source is None or not self.of(source)) else None
         return handed if handed is not None and self.of(handed) else source
+
+    def moved_by(self, call: ast.Call) -> tuple[Optimizer, ...] | None:
+        """Every optimizer that a step may move, be it inside the object whose method the call runs; None where it is not known."""
+        wrapped = self._facts.wrapped_optimizers.step(call)
+        optimizer = self.stepped_by(call) if wrapped is None else None
+        return wrapped.optimizers if wrapped is not None else self.of(optimizer) if optimizer is not None else None
+
+    def name_of(self, call: ast.Call) -> str | None:
+        """The dotted name under which the code around a step knows the optimizer that it moves."""
+        wrapped, optimizer = self._facts.wrapped_optimizers.step(call), self.stepped_by(call)
+        name = dotted(optimizer) if optimizer is not None else None
+        return name if wrapped is None or name is None else f"{name}.{wrapped.attribute}"
 
     @staticmethod
     def of_value(value: Value) -> Optimizer | None:
@@ -116,6 +130,10 @@ class Optimizers:
         """Whether an expression surely is a learning-rate scheduler: torch's own, or of a project's class that derives from one."""
         values = self._facts.values.of(expression)
         return bool(values) and all(_schedules(value) for value in values or ())
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value.node, ast.Constant) and value.node.value is None
 
 
 def _makers(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:

@@ -94,14 +94,21 @@ class States:
         return any(True for name in ("state_dict", "load_state_dict") for _ in self._calls(variable, name))
 
     def _calls(self, variable: ast.Name | ast.Attribute, method: str) -> Iterator[ast.Call]:
-        tree, names = self._facts.tree, self._facts.names
-        for call in tree.calls.get(method, ()):
+        """The calls of a method of what a variable holds, or of the optimizer inside that."""
+        for call in self._facts.tree.calls.get(method, ()):
             source = receiver(call)
-            if isinstance(source, ast.Name) and isinstance(variable, ast.Name) and names.same(source, variable):
+            within = isinstance(source, ast.Attribute) and self._is(source.value, variable) and self._facts.optimizers.of(source)
+            if within or self._is(source, variable):
                 yield call
-            elif isinstance(source, ast.Attribute) and isinstance(variable, ast.Attribute) and dotted(source) == dotted(variable):
-                if tree.method_class(source) is tree.method_class(variable):
-                    yield call
+
+    def _is(self, expression: ast.expr | None, variable: ast.Name | ast.Attribute) -> bool:
+        """Whether an expression names a variable, or an attribute of the same object."""
+        if isinstance(expression, ast.Name) and isinstance(variable, ast.Name):
+            return self._facts.names.same(expression, variable)
+        if not isinstance(expression, ast.Attribute) or not isinstance(variable, ast.Attribute):
+            return False
+        tree = self._facts.tree
+        return dotted(expression) == dotted(variable) and tree.method_class(expression) is tree.method_class(variable)
 
     def _is_plain(self, dictionary: ast.Dict) -> bool:
         source = self._facts.source

@@ -13,17 +13,17 @@ from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, wal
 from torchfix.facts.half_precision.hazards import GRADIENT_HOOKS
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.cycles import LEAVING, Cycle
+from torchfix.facts.training.gradient_reads import CLIPS, reads_gradients
 from torchfix.facts.training.optimizers import Optimizer
 from torchfix.facts.training.owners import all_owners, parameter_expressions, parameter_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
     from torchfix.facts.training.loops import Training
+    from torchfix.facts.training.wrapped_optimizers import WrappedStep
 
-CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm")
-# A step's call, what it is called on, and every way in which that optimizer may have been made.
+# A step's call, what it is called on, and every way in which the optimizer that it moves may have been made.
 _Made = tuple[ast.Call, ast.expr, tuple[Optimizer, ...]]
-_DEPTH = 3  # functions followed into one another in search of gradient reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +46,14 @@ class Stepped:
     """One step of an optimizer.
 
     Args:
-        call: the ``.step()`` call, a statement of its own.
+        call: the ``.step()`` call, or that of a method which steps, a statement of its own.
         optimizer: what it is called on.
-        optimizers: every way in which that optimizer may have been made.
+        optimizers: every way in which the optimizer that it moves may have been made.
         statement: the statement that it is.
         reader: the statement in the step's block before which its gradients must have their true size, None where
             nothing reads them.
+        text: how the loop writes the optimizer that moves.
+        wrapped: the step in the method that the call runs, None where it is the optimizer's own.
     """
 
     call: ast.Call
@@ -59,6 +61,8 @@ class Stepped:
     optimizers: tuple[Optimizer, ...]
     statement: ast.stmt
     reader: ast.stmt | None
+    text: str
+    wrapped: WrappedStep | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +111,18 @@ class Updates:
         readers = self._readers(loop, made, cycle)
         if isinstance(readers, Obstacle):
             return readers
-        statement = self._facts.tree.statement
-        steps = [Stepped(step, optimizer, optimizers, statement(step), readers.get(step)) for step, optimizer, optimizers in made]
-        sent = [Sent(call, loss, statement(call)) for call in loop.backwards if (loss := receiver(call)) is not None]
+        steps = [self._stepped(step, named, moved, readers.get(step)) for step, named, moved in made]
+        sent = [Sent(call, loss, self._facts.tree.statement(call)) for call in loop.backwards if (loss := receiver(call)) is not None]
         return Update(loop, tuple(sent), tuple(steps), cycle.closing, tuple(self._counted(loop, cycle.closing)))
+
+    def _stepped(self, step: ast.Call, named: ast.expr, moved: tuple[Optimizer, ...], reader: ast.stmt | None) -> Stepped:
+        wrapped = self._facts.wrapped_optimizers.step(step)
+        text = self._facts.source.segment(named) + (f".{wrapped.attribute}" if wrapped is not None else "")
+        return Stepped(step, named, moved, self._facts.tree.statement(step), reader, text, wrapped)
 
     def readers(self, loop: Training) -> dict[ast.Call, ast.stmt] | Obstacle:
         """For each step the first statement of its block that reads its gradients, where the program scales its losses by itself."""
-        if not any(self._reads_gradients(self._facts, node, 0) for node in loop.nodes()):
+        if not any(reads_gradients(self._facts, node) for node in loop.nodes()):
             return {}
         made = self._made(loop, scaled=True)
         if isinstance(made, Obstacle):
@@ -128,12 +136,12 @@ class Updates:
         for step in loop.steps:
             optimizer = self._facts.optimizers.stepped_by(step)
             assert optimizer is not None
-            optimizers = self._facts.optimizers.of(optimizer)
-            obstacle = None if scaled else self._stepping(step, optimizers)
+            optimizers = self._facts.optimizers.moved_by(step)
+            obstacle = None if scaled else self._stepping(loop, step, optimizers)
             if obstacle is not None or optimizers is None:
                 return obstacle or _unseen_optimizer(optimizer)
             made.append((step, optimizer, optimizers))
-        return made
+        return _stepped_twice(self._facts, made) or made
 
     # What is of another kind ----------------------------------------------------------------------------------
 
@@ -179,10 +187,15 @@ class Updates:
                 return Obstacle("backward-form", "the backward pass is started by torch.autograd.backward", "call .backward() on the loss")
         return None
 
-    def _stepping(self, step: ast.Call, optimizers: tuple[Optimizer, ...] | None) -> Obstacle | None:
-        statement = self._facts.tree.statement(step)
+    def _stepping(self, loop: Training, step: ast.Call, optimizers: tuple[Optimizer, ...] | None) -> Obstacle | None:
+        """What keeps a scaler from taking a step."""
+        statement, wrapped = self._facts.tree.statement(step), self._facts.wrapped_optimizers
         alone = isinstance(statement, ast.Expr) and statement.value is step
-        if step.args or step.keywords or not alone or any(item.takes_closure for item in optimizers or ()):
+        inside = wrapped.step(step) is not None
+        obstacle = wrapped.obstacle(loop, step) if inside else None
+        if obstacle is not None:
+            return obstacle
+        if not alone or (not inside and (step.args or step.keywords)) or any(item.takes_closure for item in optimizers or ()):
             return Obstacle(
                 "closure",
                 "the optimizer's step computes the loss again, which a scaler does not take",
@@ -215,7 +228,7 @@ class Updates:
         """For each step the first statement of its block that reads its gradients, where one does."""
         found: dict[ast.Call, ast.stmt] = {}
         for node in loop.nodes():
-            if not self._reads_gradients(self._facts, node, 0):
+            if not reads_gradients(self._facts, node):
                 obstacle = self._out_of_sight(node, cycle)
                 if obstacle is not None:
                     return obstacle
@@ -253,7 +266,7 @@ class Updates:
                 f"line {getattr(node, 'lineno', 0)} reads gradients outside the branch that steps",
                 "read or clip gradients right before the step",
             )
-        obstacles = [self._foreign_gradients(node, optimizer, optimizers) for (_, optimizer, optimizers), _ in near]
+        obstacles = [self._out_of_reach(step) or self._foreign_gradients(node, step, optimizers) for (step, _, optimizers), _ in near]
         if len(near) == 1:
             return obstacles[0] or [(near[0][0][0], near[0][1])]
         read = self._owners_read(node)
@@ -279,19 +292,6 @@ class Updates:
             return None
         return all_owners(owners)
 
-    def _reads_gradients(self, facts: Facts, node: ast.AST, depth: int) -> bool:
-        """Whether a node reads gradients: clipping, ``p.grad``, or a function of the project that does."""
-        if isinstance(node, ast.Attribute):
-            return node.attr == "grad" and isinstance(node.ctx, ast.Load) and _is_read(facts, node)
-        if not isinstance(node, ast.Call):
-            return False
-        if facts.calls.meaning(node) in CLIPS:
-            return True
-        if depth >= _DEPTH:
-            return False
-        function = called(facts, node)
-        return function is not None and any(self._reads_gradients(function[0], inner, depth + 1) for inner in walk(function[1]))
-
     def _out_of_sight(self, node: ast.AST, cycle: Cycle) -> Obstacle | None:
         """A call between backward and step that is given the network or the optimizer and cannot be read."""
         facts = self._facts
@@ -315,7 +315,18 @@ class Updates:
                 )
         return None
 
-    def _foreign_gradients(self, node: ast.AST, optimizer: ast.expr | None, optimizers: tuple[Optimizer, ...]) -> Obstacle | None:
+    def _out_of_reach(self, step: ast.Call) -> Obstacle | None:
+        """An optimizer that the loop cannot name, as no code outside a class can name what begins with two underscores."""
+        wrapped = self._facts.wrapped_optimizers.step(step)
+        if wrapped is None or not wrapped.attribute.startswith("__"):
+            return None
+        return Obstacle(
+            "gradients-read-elsewhere",
+            f"gradients are read before {wrapped.words} steps, and the loop cannot name the optimizer that it steps",
+            f"name it {wrapped.attribute[1:]}",
+        )
+
+    def _foreign_gradients(self, node: ast.AST, step: ast.Call, optimizers: tuple[Optimizer, ...]) -> Obstacle | None:
         """Gradients of something that the optimizer does not step, which ``unscale_`` would leave scaled."""
         facts = self._facts
         if isinstance(node, ast.Call) and facts.calls.meaning(node) in CLIPS:
@@ -327,13 +338,14 @@ class Updates:
                     f"line {node.lineno} raises on the infinite gradients that a scaler looks for",
                     "leave the decision to the scaler, which skips such steps by itself",
                 )
-            if given is not None and optimizer is not None and _is_of_groups(given, optimizer):
+            if given is not None and _is_of_groups(given, facts.optimizers.name_of(step)):
                 return None
             clipped = parameter_owners(facts, given)
             for item in optimizers:
                 trained = argument(item.call, "params", 0)
                 owners = item.owners
-                if not _is_same(facts, given, trained) and (clipped is None or owners is None or not clipped <= owners):
+                same = item.value.facts is facts and _is_same(facts, given, trained)
+                if not same and (clipped is None or owners is None or not clipped <= owners):
                     break
             else:
                 return None
@@ -360,11 +372,10 @@ def called(facts: Facts, call: ast.Call) -> tuple[Facts, Function] | None:
     return (definition.facts, definition.node) if definition is not None and isinstance(definition.node, FUNCTIONS) else None
 
 
-def _is_of_groups(given: ast.expr, optimizer: ast.expr) -> bool:
+def _is_of_groups(given: ast.expr, optimizer: str | None) -> bool:
     """Whether an expression lists the parameters of an optimizer's own groups."""
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "param_groups" and dotted(node.value) == dotted(optimizer) for node in walk(given)
-    )
+    groups = (node for node in walk(given) if isinstance(node, ast.Attribute) and node.attr == "param_groups")
+    return optimizer is not None and any(dotted(node.value) == optimizer for node in groups)
 
 
 def _is_same(facts: Facts, one: ast.expr | None, other: ast.expr | None) -> bool:
@@ -380,20 +391,6 @@ def _trains_network(optimizer: Optimizer) -> bool:
     return any(isinstance(node, (ast.Name, ast.Attribute)) and facts.models.of(node) for node in walk(given)) or not isinstance(
         given, (ast.List, ast.Tuple)
     )
-
-
-def _is_read(facts: Facts, node: ast.Attribute) -> bool:
-    """Whether a ``.grad`` is looked at, rather than cleared or compared with None."""
-    if (facts.names.qualified(node) or "").startswith("torch."):  # torch.autograd.grad
-        return False
-    outer: ast.AST | None = facts.tree.parent(node)
-    if isinstance(outer, ast.Compare):
-        return not all(isinstance(item, (ast.Is, ast.IsNot)) for item in outer.ops)
-    while isinstance(outer, ast.Attribute):
-        if outer.attr in ("zero_", "detach_"):
-            return False
-        outer = facts.tree.parent(outer)
-    return not isinstance(outer, ast.Delete)
 
 
 def _is_parameter(facts: Facts, node: ast.expr) -> bool:
@@ -421,6 +418,21 @@ def _lists_parameters(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
 
 def _position(node: ast.expr) -> tuple[int, int]:
     return (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _stepped_twice(facts: Facts, made: list[_Made]) -> Obstacle | None:
+    """Two steps of which one is a method's and which may move the same optimizer, or two of one class that cannot be told apart."""
+    for index, (step, _, optimizers) in enumerate(made):
+        for other, _, others in made[:index]:
+            inside = facts.wrapped_optimizers.step(step) or facts.wrapped_optimizers.step(other)
+            apart = facts.optimizers.name_of(step) != facts.optimizers.name_of(other)
+            if inside is not None and apart and not set(optimizers).isdisjoint(others):
+                return Obstacle(
+                    "step-elsewhere",
+                    f"the steps on lines {other.lineno} and {step.lineno} may move the same optimizer, one of them in {inside.words}",
+                    "step each optimizer at one place",
+                )
+    return None
 
 
 def _unseen_optimizer(optimizer: ast.expr) -> Obstacle:

@@ -72,7 +72,8 @@ from torchfix.edits import (
     by_file,
 )
 from torchfix.facts import Facts
-from torchfix.facts.half_precision.apex import AMP, brings_amp, imports_of, uses_of
+from torchfix.facts.half_precision.apex import amp_uses, imports_of
+from torchfix.facts.half_precision.apex_imports import serves_amp, shortened, unneeded
 from torchfix.facts.half_precision.apex_migration import Migration, migration_of, returns_as_named
 from torchfix.facts.half_precision.apex_training import Piece, ScaledTraining, Step, written
 from torchfix.facts.obstacle import Obstacle
@@ -81,6 +82,8 @@ from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 _MESSAGES = {
     "initialize": "Apex's mixed precision is deprecated, and changes torch's functions for the whole program",
     "scale_loss": "Apex scales the loss, which torch's own scaler does",
+    "state_dict": "Apex's state is saved, which nothing but Apex can load",
+    "load_state_dict": "Apex's state is loaded, which torch's own scaler does not need",
     "master_params": "Apex lists the optimizer's parameters, which the optimizer has itself",
 }
 _IMPORTED = "Apex's mixed precision is imported, and torch has its own"
@@ -90,6 +93,10 @@ _OUTSIDE = (
     "What runs outside the training step, evaluation among it, computes in float32 again: Apex had changed torch for the whole program."
 )
 _LEVEL = "{option} now only tells O0, which switches mixed precision off, from all others, which compute as O1 did."
+_STATES = (
+    "Checkpoints that Apex wrote still load, but for the scale of the loss, which torch's scaler finds again in a few steps; "
+    'new ones have the scaler\'s state under "{key}".'
+)
 _SCALE = (
     "The scale stays at {scale} as long as no gradient overflows; torch's scaler then skips the step and halves it, where Apex went on."
 )
@@ -105,8 +112,9 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         held = Held(migration.code, migration.text, migration.help)
         yield from (Finding(node, message, effects=effects, held=held) for node, message in _places(facts))
         return
-    rewrite = _Rewrite(migration, migration.name, f"{migration.owner}{migration.name}")
+    rewrite = _Rewrite(migration, f"{migration.owner}{migration.name}")
     own, elsewhere = by_file(facts.path, rewrite.edits())
+    effects = frozenset({Effect.NUMERICS, Effect.CHECKPOINT} if migration.states.key else {Effect.NUMERICS})
     for node, message in _places(facts):
         yield Finding(node, message, own, effects, _BECAUSE, tuple(rewrite.notes()), elsewhere=elsewhere)
 
@@ -114,11 +122,10 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
 def _places(facts: Facts) -> Iterator[tuple[ast.AST, str]]:
     """Where a file uses Apex's mixed precision: its imports, and what it does with them."""
     for statement, alias in imports_of(facts):
-        if brings_amp(statement, alias):
+        if serves_amp(facts, statement, alias):
             yield statement, _IMPORTED
-    for use in uses_of(facts):
-        if use.name.startswith(AMP):
-            yield use.call or use.node, _MESSAGES.get(use.word, _OTHER)
+    for use in amp_uses(facts):
+        yield use.call or use.node, _MESSAGES.get(use.word, _OTHER)
 
 
 @dataclass(frozen=True)
@@ -127,20 +134,20 @@ class _Rewrite:
 
     Args:
         migration: what was read.
-        name: the scaler's name.
-        scaler: the scaler as the training calls it.
+        scaler: what the scaler is called where it is made.
     """
 
     migration: Migration
-    name: str
     scaler: str
 
     def edits(self) -> Iterator[tuple[str, Edit]]:
         """All edits, each with the path of its file."""
         migration = self.migration
-        path = migration.facts.path
-        yield from ((path, edit) for edit in (*self.imports(), *self.set_up()))
+        for facts in migration.files:
+            yield from ((facts.path, edit) for edit in self.imports(facts))
+        yield from ((migration.facts.path, edit) for edit in self.set_up())
         yield from self.hand_on()
+        yield from self.checkpoints()
         for training in migration.trainings:
             yield from ((training.facts.path, edit) for edit in (*self.pieces(training), *self.steps(training), *self.regions(training)))
         kept = [piece.statement for training in migration.trainings for piece in training.pieces]
@@ -148,18 +155,18 @@ class _Rewrite:
             if use.word == "master_params" and use.call is not None and not any(use.facts.tree.is_within(use.call, item) for item in kept):
                 yield use.facts.path, Replace(use.call, migration.parameters(use))
 
-    def imports(self) -> Iterator[Edit]:
+    def imports(self, facts: Facts) -> Iterator[Edit]:
         """Apex's imports go; torch itself comes where a file has only parts of it or none."""
-        migration = self.migration
-        if migration.facts.names.spell("torch", migration.top) is None:
+        if facts.names.spell("torch", facts.tree.module.body[-1]) is None:
             yield AddImport("torch")
-        for statement, alias in imports_of(migration.facts):
-            if statement in migration.facts.tree.module.body:
+        for statement, alias in imports_of(facts):
+            if statement in facts.tree.module.body:
                 origin = (statement.module or "", alias.name) if isinstance(statement, ast.ImportFrom) else (alias.name, None)
                 yield RemoveImport(*origin)
-        for unneeded in migration.unneeded():
-            if not migration.facts.tree.is_within(unneeded, migration.top):
-                yield Remove(unneeded)
+        yield from (
+            Remove(item) for item in unneeded(facts) if not (self.migration.goes and facts.tree.is_within(item, self.migration.top))
+        )
+        yield from (Replace(statement, text) for statement, text in shortened(facts))
 
     def set_up(self) -> Iterator[Edit]:
         """The scaler, in the place of what initialized Apex."""
@@ -177,17 +184,30 @@ class _Rewrite:
             yield Replace(statement, f"$target = {values}", {"target": statement.targets[0], **given})
         else:
             yield Replace(request.call, values, given)
-        yield from (Remove(item) for item in migration.unneeded() if migration.facts.tree.is_within(item, migration.top))
         yield InsertAfter(migration.top, made)
 
     def hand_on(self) -> Iterator[tuple[str, Edit]]:
         """The scaler's way through the functions that the optimizer goes through."""
-        passes = self.migration.passes
+        passes, name = self.migration.passes, self.migration.name
         for step in passes:
-            yield step.facts.path, AddParameter(step.function, f"{self.name}=None" if step.function.args.defaults else self.name)
+            yield step.facts.path, AddParameter(step.function, f"{name}=None" if step.function.args.defaults else name)
             outer = any(step.caller.tree.function(call) is other.function for other in passes for call in step.calls)
-            given = self.name if outer else self.scaler
-            yield from ((step.caller.path, SetArgument(call, self.name, given)) for call in step.calls)
+            given = name if outer else self.scaler
+            yield from ((step.caller.path, SetArgument(call, name, given)) for call in step.calls)
+
+    def checkpoints(self) -> Iterator[tuple[str, Edit]]:
+        """The scaler's state under a key of its own, since Apex's in older files means something else to it."""
+        states = self.migration.states
+        for facts, constant in states.renamed:
+            if not any(facts.tree.is_within(constant, statement) for _, statement, _ in states.loaded):
+                yield facts.path, Replace(constant, facts.source.quoted(states.key))
+        for use in states.saved:
+            assert use.call is not None
+            yield use.facts.path, Replace(use.call, f"{self.scaler}.state_dict()")
+        for use, statement, checkpoint in states.loaded:
+            key = use.facts.source.quoted(states.key)
+            code = f"if {checkpoint}.get({key}):\n    {self.scaler}.load_state_dict({checkpoint}[{key}])"
+            yield use.facts.path, Replace(statement, code)
 
     def pieces(self, training: ScaledTraining) -> Iterator[Edit]:
         """Scaled losses, and one branch in the place of two."""
@@ -197,33 +217,34 @@ class _Rewrite:
 
     def kept(self, training: ScaledTraining, piece: Piece) -> Iterator[str]:
         """The code that goes in the place of a piece."""
-        facts = training.facts
+        facts, scaler = training.facts, self.migration.scaler_in(training)
         for statement in piece.kept:
             if piece.sent is not None and piece.sent.statement is statement:
                 given = ", ".join(facts.source.segment(item) for item in (*piece.sent.call.args, *piece.sent.call.keywords))
-                yield f"{self.scaler}.scale($loss).backward({given})"
+                yield f"{scaler}.scale($loss).backward({given})"
                 continue
             yield from (self.unscale(training, step) for step in training.steps if step.reader is statement)
             yield written(facts, statement)
 
     def unscale(self, training: ScaledTraining, step: Step) -> str:
         """The call that gives an optimizer's gradients their true size."""
-        return f"{self.scaler}.unscale_({training.facts.source.segment(step.optimizer)})"
+        return f"{self.migration.scaler_in(training)}.unscale_({training.facts.source.segment(step.optimizer)})"
 
     def steps(self, training: ScaledTraining) -> Iterator[Edit]:
         """True gradients before they are read, the scaler's steps, and its look at how they went."""
+        scaler = self.migration.scaler_in(training)
         inside = {statement for piece in training.pieces for statement in piece.kept}
         for step in training.steps:
             if step.reader is not None and step.reader not in inside:
                 yield InsertBefore(step.reader, self.unscale(training, step))
-            yield Replace(step.call, f"{self.scaler}.step($optimizer)", {"optimizer": step.optimizer})
+            yield Replace(step.call, f"{scaler}.step($optimizer)", {"optimizer": step.optimizer})
             if step.closes:
-                yield InsertAfter(step.statement, f"{self.scaler}.update()")
+                yield InsertAfter(step.statement, f"{scaler}.update()")
 
     def regions(self, training: ScaledTraining) -> Iterator[Edit]:
         """Autocast around what computes the losses."""
         for first, last in training.regions:
-            yield Wrap(first, last, self.migration.header(training, self.scaler))
+            yield Wrap(first, last, self.migration.header(training))
         for item in training.restored:
             if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
                 yield InsertAfter(training.facts.tree.statement(item), f"{item.id} = {item.id}.float()")
@@ -234,6 +255,7 @@ class _Rewrite:
         """What the user must read before merging."""
         request = self.migration.request
         yield _OUTSIDE
+        yield from [_STATES.format(key=self.migration.states.key)] if self.migration.states.key else []
         yield from [_LEVEL.format(option=ast.unparse(request.option))] if request.option is not None else []
         yield from [_SCALE.format(scale=ast.unparse(request.scale))] if request.scale is not None else []
 

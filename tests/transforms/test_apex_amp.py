@@ -9,7 +9,7 @@ import pytest
 
 from tests.running import run_on_cpu, run_on_fake_gpu
 from torchfix.result import Outcome
-from torchfix.testing import check_held, check_noop, check_transformed, run_transform
+from torchfix.testing import check_held, check_noop, check_program, check_transformed, run_on_program, run_transform
 
 RULE = "apex-amp"
 APEX = """\
@@ -153,6 +153,7 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
             "apex-arguments", program(set_up=INITIALIZE.replace('opt_level="O1"', "master_weights=True")), id="master weights asked for"
         ),
         pytest.param("loss-scale", program(set_up=INITIALIZE.replace(")", ", loss_scale=scale)")), id="a loss scale out of sight"),
+        pytest.param("apex-use", program(set_up="amp.register_half_function(torch, 'exp')\n" + INITIALIZE), id="registered otherwise"),
         pytest.param("apex-use", program(set_up="amp.register_float_function(torch, 'sigmoid')\n" + INITIALIZE), id="registered functions"),
         pytest.param("apex-use", program(set_up="helper(amp)\n" + INITIALIZE), id="handed on"),
         pytest.param("apex-initialized", program(set_up=""), id="never initialized"),
@@ -168,6 +169,15 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
             "unscaled-backward",
             program(GUARDED.replace("if fp16:", "if other:").replace("else:\n", "else:\n    print(i)\n"), GUARDED_SET_UP),
             id="branches that another condition chooses",
+        ),
+        pytest.param(
+            "skipped-update",
+            program(
+                STEP.replace(
+                    "optimizer.step", "n = nn.utils.clip_grad_norm_(model.parameters(), 1)\nif n != n:\n    continue\noptimizer.step"
+                )
+            ),
+            id="an iteration that ends before the step",
         ),
         pytest.param("gradients-kept", program(STEP.replace("optimizer.zero_grad()\n", "")), id="gradients are never cleared"),
         pytest.param(
@@ -193,10 +203,44 @@ def test_held_where_the_project_allows_torch_without_mixed_precision() -> None:
     check_held(RULE, program(), "torch-too-old", torch=(1, 5))
 
 
-def test_held_where_another_file_uses_apex_too() -> None:
-    """Apex is one for the whole program; both files must change together."""
-    modules = {"engine.py": "from apex import amp\ndef send(loss, o):\n    with amp.scale_loss(loss, o) as s:\n        s.backward()\n"}
-    check_held(RULE, "from engine import send\n" + program(), "apex-elsewhere", modules=modules)
+ENGINE = """\
+import torch
+from apex import amp
+
+
+def train(model, optimizer, batches):
+    for x in batches:
+        optimizer.zero_grad()
+        loss = model(x.cuda()).sum()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+"""
+SCRIPT = """\
+import torch
+from apex import amp
+from engine import train
+
+model = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = amp.initialize(model, optimizer)
+train(model, optimizer, make())
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "others"),
+    [
+        pytest.param("apex-elsewhere", {"other.py": SCRIPT}, id="two scripts that share what trains"),
+        pytest.param("apex-elsewhere", {"run.py": "import train\nfrom apex import amp\namp.state_dict()\n"}, id="a script above it"),
+    ],
+)
+def test_held_where_files_share_apex(code: str, others: dict[str, str]) -> None:
+    """Apex is one for the whole program; all of its files must change together."""
+    files = {"train.py": SCRIPT, "engine.py": ENGINE, **others}
+    results = run_on_program(RULE, files)
+    assert {result.outcome for result in results.values()} == {Outcome.CLEAN}
+    assert code in {note.reason.code for result in results.values() for note in result.notes if note.reason is not None}
 
 
 def test_every_use_is_a_finding_and_all_of_them_are_one_change() -> None:
@@ -236,6 +280,7 @@ def test_level_o1_and_whatever_says_the_same(level: str) -> None:
         ("import apex.amp\n", "apex.amp"),
         ("try:\n    from apex import amp\nexcept ImportError:\n    raise ImportError('install apex')\n", "amp"),
         ("try:\n    from apex import amp\nexcept ImportError:\n    amp = None\n", "amp"),
+        ("try:\n    import apex\nexcept ImportError:\n    pass\n", "apex.amp"),
     ],
 )
 def test_ways_to_import_apex(imports: str, initialize: str) -> None:
@@ -343,6 +388,49 @@ def test_other_names_for_what_apex_returns_stay() -> None:
         "network, optimizer = amp.initialize(model, optimizer)\n",
         'network, optimizer = model, optimizer\nscaler = torch.amp.GradScaler("cuda")\n',
     )
+
+
+def test_a_complaint_that_apex_is_missing_goes() -> None:
+    """With the import that may fail, and the switch in front of it."""
+    imports = "try:\n    from apex import amp\nexcept ImportError:\n    amp = None\n"
+    complaint = 'if fp16 and amp is None:\n    raise RuntimeError("install apex")\n'
+    set_up = GUARDED_SET_UP.replace("fp16 = True\n", f"fp16 = True\n{complaint}")
+    changed(GUARDED, GUARDED_AFTER, set_up, GUARDED_SCALER, imports=imports)
+
+
+def test_other_names_of_the_same_import_stay() -> None:
+    """Only Apex's mixed precision goes from it."""
+    before = program(imports="try:\n    from apex import amp, parallel\nexcept ImportError:\n    raise\n")
+    after = program(AFTER, SCALER, imports="try:\n    from apex import parallel\nexcept ImportError:\n    raise\n")
+    check_transformed(RULE, before, after)
+
+
+def test_what_apex_is_told_and_autocast_knows_goes() -> None:
+    """Scripts for transformers told Apex that an einsum is a product of matrices."""
+    told = """\
+if fp16:
+    try:
+        import apex
+        apex.amp.register_half_function(torch, "einsum")
+    except ImportError:
+        raise
+"""
+    changed(GUARDED, GUARDED_AFTER, GUARDED_SET_UP.replace("if fp16", told + "if fp16"), GUARDED_SCALER)
+
+
+def test_branches_in_the_other_order_become_one() -> None:
+    """The one without Apex may come first."""
+    step = """\
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        if not fp16:
+            loss.backward()
+        else:
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+        optimizer.step()
+        """
+    changed(step, GUARDED_AFTER, GUARDED_SET_UP, GUARDED_SCALER)
 
 
 # Gradients -----------------------------------------------------------------------------------------------------------
@@ -522,6 +610,80 @@ class Trainer:
         self.scaler.update()
 """
     check_transformed(RULE, before, after)
+
+
+def test_initialized_in_one_file_and_trained_in_another() -> None:
+    """The scaler goes where the optimizer goes, in all of the files at once."""
+    engine = """\
+import torch
+
+
+def train(model, optimizer, batches, scaler):
+    for x in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x.cuda()).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+    script = """\
+import torch
+from engine import train
+
+model = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+train(model, optimizer, make(), scaler=scaler)
+"""
+    check_program(RULE, {"train.py": SCRIPT, "engine.py": ENGINE}, {"train.py": script, "engine.py": engine})
+
+
+# Checkpoints ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_the_scaler_is_saved_under_its_own_key() -> None:
+    """Checkpoints that Apex wrote still load, but for its state."""
+    load = """\
+checkpoint = torch.load("checkpoint.pt")
+model.load_state_dict(checkpoint["model"])
+if "amp" in checkpoint:
+    amp.load_state_dict(checkpoint["amp"])
+"""
+    loaded = """\
+checkpoint = torch.load("checkpoint.pt")
+model.load_state_dict(checkpoint["model"])
+if "scaler" in checkpoint:
+    if checkpoint.get("scaler"):
+        scaler.load_state_dict(checkpoint["scaler"])
+"""
+    save = 'torch.save({"model": model.state_dict(), "amp": amp.state_dict()}, "checkpoint.pt")\n'
+    saved = 'torch.save({"model": model.state_dict(), "scaler": scaler.state_dict()}, "checkpoint.pt")\n'
+    changed(STEP + save, AFTER + saved, INITIALIZE + load, SCALER + loaded)
+    notes = run_transform(RULE, program(STEP + save)).notes
+    assert {effect for note in notes for effect in note.effects} == {"numerics", "checkpoint"}
+    assert any("Checkpoints" in words for words in notes[0].notes)
+
+
+def test_a_state_that_joins_a_dictionary_later() -> None:
+    """Under the switch, for instance."""
+    save = 'state = {"model": model.state_dict()}\nif fp16:\n    state["amp"] = amp.state_dict()\ntorch.save(state, "checkpoint.pt")\n'
+    saved = save.replace('"amp"', '"scaler"').replace("amp.state", "scaler.state")
+    changed(GUARDED + save, GUARDED_AFTER + saved, GUARDED_SET_UP, GUARDED_SCALER)
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        pytest.param("torch.save(amp.state_dict(), 'amp.pt')\n", id="a file of its own"),
+        pytest.param("amp.load_state_dict(torch.load('amp.pt'))\n", id="from a file of its own"),
+        pytest.param("print(amp.state_dict()['loss_scaler0'])\n", id="its scale is read"),
+        pytest.param("def save():\n    return {'amp': amp.state_dict()}\n", id="in another function"),
+    ],
+)
+def test_held_where_the_state_goes_elsewhere(set_up: str) -> None:
+    """What is not an entry of a checkpoint beside the scaler is not followed."""
+    check_held(RULE, program(set_up=INITIALIZE + set_up), "apex-state")
 
 
 # Run -----------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 AMP = "apex.amp"
+"""Apex's automatic mixed precision."""
 # What apex.amp.initialize takes, in its order (apex/amp/frontend.py).
 _PARAMETERS = (
     "models",
@@ -62,6 +63,15 @@ class Use:
     call: ast.Call | None
 
     @property
+    def root(self) -> ast.Name:
+        """The name that the chain begins with."""
+        node: ast.expr = self.node
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        assert isinstance(node, ast.Name)
+        return node
+
+    @property
     def word(self) -> str:
         """What it is of :data:`AMP`: ``initialize``, or nothing for ``apex.amp`` itself."""
         return self.name[len(AMP) + 1 :]
@@ -78,11 +88,6 @@ def imports_of(facts: Facts) -> Iterator[tuple[ast.Import | ast.ImportFrom, ast.
                 yield node, alias
 
 
-def brings_amp(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
-    """Whether a part of an import brings nothing of Apex but its mixed precision."""
-    return (f"{statement.module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name).startswith(AMP)
-
-
 def uses_of(facts: Facts) -> tuple[Use, ...]:
     """Everything that a file does with Apex, in text order."""
     found: dict[ast.AST, Use] = {}
@@ -94,6 +99,11 @@ def uses_of(facts: Facts) -> tuple[Use, ...]:
             if isinstance(name.ctx, ast.Load) and bound is not None and any(item.node is statement for item in bound[1]):
                 found[name] = _use(facts, name, origin)
     return tuple(sorted(found.values(), key=lambda use: (use.node.lineno, use.node.col_offset)))
+
+
+def amp_uses(facts: Facts) -> tuple[Use, ...]:
+    """Everything that a file does with Apex's mixed precision, in text order."""
+    return tuple(use for use in uses_of(facts) if use.name.startswith(AMP))
 
 
 def _use(facts: Facts, name: ast.Name, origin: str) -> Use:

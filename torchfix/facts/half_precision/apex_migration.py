@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import argument
 from torchfix.facts.code.tree import dotted
-from torchfix.facts.half_precision.apex import AMP, Request, Use, brings_amp, brings_apex, imports_of, request_of, uses_of
+from torchfix.facts.half_precision.apex import Request, Use, amp_uses, brings_apex, request_of
+from torchfix.facts.half_precision.apex_imports import complaint, registration
+from torchfix.facts.half_precision.apex_program import sharing
+from torchfix.facts.half_precision.apex_states import SavedStates, states_of
 from torchfix.facts.half_precision.apex_training import ScaledTraining, trainings_of
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
@@ -19,7 +22,7 @@ from torchfix.facts.training.companions import Companion, Pass
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
-_KNOWN = ("initialize", "scale_loss", "master_params")
+_KNOWN = ("initialize", "scale_loss", "master_params", "state_dict", "load_state_dict")
 # Calls that give a truth value, and nothing else.
 _TRUTHS = ("torch.cuda.is_available", "builtins.bool", "builtins.isinstance", "builtins.hasattr", "builtins.callable")
 
@@ -29,33 +32,44 @@ class Migration:
     """A program of which everything is known that torch's mixed precision needs in Apex's place.
 
     Args:
-        facts: the file.
-        uses: what it uses of Apex's automatic mixed precision, in text order.
+        files: the files that change; the first one initializes Apex.
+        uses: what they use of Apex's automatic mixed precision, in text order.
         request: what it asks for.
         top: the statement in whose place, or behind which, the scaler is made.
         goes: whether nothing of ``top`` stays.
         conditions: the conditions under which it is initialized, outermost first.
         trainings: the training that it scales.
+        states: where the state of Apex is saved and loaded.
         owner: ``"self."`` where the scaler must be an attribute of the instance.
         passes: the functions that must be handed the scaler.
     """
 
-    facts: Facts
+    files: tuple[Facts, ...]
     uses: tuple[Use, ...]
     request: Request
     top: ast.stmt
     goes: bool
     conditions: tuple[ast.expr, ...]
     trainings: tuple[ScaledTraining, ...]
+    states: SavedStates
     owner: str
     passes: tuple[Pass, ...]
 
     @property
+    def facts(self) -> Facts:
+        """The file that initializes Apex."""
+        return self.request.use.facts
+
+    @cached_property
     def name(self) -> str:
         """A name for the scaler that is free in all of the files."""
-        files = {self.facts, *(facts for step in self.passes for facts in (step.facts, step.caller))}
+        files = (*self.files, *(facts for step in self.passes for facts in (step.facts, step.caller)))
         names = itertools.chain(("scaler", "grad_scaler", "amp_scaler"), (f"amp_scaler_{number}" for number in itertools.count(2)))
         return next(name for name in names if all(facts.names.is_free(name) and name not in facts.tree.attributes for facts in files))
+
+    def scaler_in(self, training: ScaledTraining) -> str:
+        """What a training calls the scaler: an attribute where its optimizer is one."""
+        return f"{self.owner}{self.name}" if isinstance(training.optimizers[0], ast.Attribute) else self.name
 
     @property
     def enabled(self) -> str:
@@ -70,7 +84,8 @@ class Migration:
 
     def _operand(self, condition: ast.expr) -> str:
         """A condition's text, as one part of several."""
-        text = " ".join(line.strip() for line in self.facts.source.segment(condition).splitlines())
+        text = self.facts.source.segment(condition)
+        text = ast.unparse(condition) if "\n" in text else text
         several = len(self.conditions) > 1 or self.request.option is not None
         loose = isinstance(condition, (ast.IfExp, ast.Lambda, ast.NamedExpr)) or (
             isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.Or)
@@ -86,11 +101,11 @@ class Migration:
         given += [f"enabled={self.enabled}"] if self.enabled else []
         return f"{spelling.torch('amp.GradScaler' if spelling.since(2, 3) else 'cuda.amp.GradScaler')}({', '.join(given)})"
 
-    def header(self, training: ScaledTraining, scaler: str) -> str:
+    def header(self, training: ScaledTraining) -> str:
         """The ``with`` line of a region; before torch 1.10 autocast takes no precision and computes in float16."""
         spelling = Spelling(training.facts, training.loop.node)
         given = ['"cuda"', f"dtype={spelling.torch('float16')}"] if spelling.has_bfloat16 else []
-        given += [f"enabled={scaler}.is_enabled()"] if self.enabled else []
+        given += [f"enabled={self.scaler_in(training)}.is_enabled()"] if self.enabled else []
         return f"with {spelling.torch('autocast' if spelling.has_bfloat16 else 'cuda.amp.autocast')}({', '.join(given)}):"
 
     def parameters(self, use: Use) -> str:
@@ -108,77 +123,68 @@ class Migration:
         parameter, group = use.facts.names.fresh("parameter", "param"), use.facts.names.fresh("group", "param_group")
         return f'({parameter} for {group} in {ast.unparse(optimizer)}.param_groups for {parameter} in {group}["params"])'
 
-    def unneeded(self) -> Iterator[ast.stmt]:
-        """The imports of Apex inside of functions, branches and ``try`` statements, with what holds nothing else."""
-        for statement, alias in imports_of(self.facts):
-            if not brings_amp(statement, alias) or statement in self.facts.tree.module.body or len(statement.names) > 1:
-                continue
-            whole: ast.stmt = statement
-            while isinstance(outer := self.facts.tree.parent(whole), (ast.If, ast.Try)) and outer.body == [whole] and not outer.orelse:
-                whole = outer
-            yield whole
-
 
 def migration_of(facts: Facts) -> Migration | Obstacle | None:
     """What a file's change to torch's mixed precision takes, or what stands in the way; None where it does not use Apex's."""
-    uses = tuple(use for use in uses_of(facts) if use.name.startswith(AMP))
-    if not uses:
-        return None
-    return _obstacle(facts, uses) or _read(facts, uses)
+    files = sharing(facts)
+    if files is None or isinstance(files, Obstacle):
+        return files
+    uses = tuple(use for other in files for use in amp_uses(other))
+    return _obstacle(facts, uses) or _read(files, uses)
 
 
 def _obstacle(facts: Facts, uses: tuple[Use, ...]) -> Obstacle | None:
-    """What no change of this file alone can mend."""
+    """What no change can mend."""
     if facts.project.torch is not None and facts.project.torch < (1, 6):
         return Obstacle("torch-too-old", "the project still allows torch without mixed precision", "raise its lower bound to torch 1.6")
-    for other in facts.program.holding("apex"):
-        found = next((use for use in uses_of(other) if use.name.startswith(AMP)), None) if other is not facts else None
-        if found is not None:
-            return Obstacle(
-                "apex-elsewhere",
-                f"{other.path}:{found.node.lineno} uses Apex's mixed precision too, and both must change together",
-                "initialize Apex and train in one file",
-            )
-    unknown = next((use for use in uses if use.word not in _KNOWN or use.call is None), None)
-    if unknown is not None:
-        return Obstacle(
-            "apex-use",
-            f"line {unknown.node.lineno} does with {unknown.name} what has no twin in torch",
-            "change this place to torch.amp by hand",
-        )
-    made = [use for use in uses if use.word == "initialize"]
-    if len(made) != 1:
-        words = "more than once" if made else "in no file of this program"
-        return Obstacle("apex-initialized", f"Apex is initialized {words}", "initialize it once, beside the optimizer")
-    return None
+    unknown = next((use for use in uses if not _is_known(use)), None)
+    if unknown is None:
+        return None
+    return Obstacle(
+        "apex-use",
+        f"{unknown.facts.path}:{unknown.node.lineno} does with {unknown.name} what has no twin in torch",
+        "change this place to torch.amp by hand",
+    )
 
 
-def _read(facts: Facts, uses: tuple[Use, ...]) -> Migration | Obstacle:
+def _is_known(use: Use) -> bool:
+    """Whether torch has a twin of what is done with Apex."""
+    return (use.call is not None and use.word in _KNOWN) or complaint(use) is not None or registration(use) is not None
+
+
+def _read(files: tuple[Facts, ...], uses: tuple[Use, ...]) -> Migration | Obstacle:
     request = request_of(next(use for use in uses if use.word == "initialize"))
     if isinstance(request, Obstacle):
         return request
-    tree = facts.tree
+    facts, tree = request.use.facts, request.use.facts.tree
     statement = tree.statement(request.call)
     conditions = [outer.test for outer in tree.ancestors(statement) if isinstance(outer, ast.If)]
-    trainings = trainings_of(facts, uses, conditions[0] if conditions else None)
-    if isinstance(trainings, Obstacle):
-        return trainings
+    trainings: list[ScaledTraining] = []
+    for other in files:
+        found = trainings_of(other, [use for use in uses if use.facts is other], conditions[0] if conditions else None)
+        if isinstance(found, Obstacle):
+            return found
+        trainings += found
     if not trainings:
-        return Obstacle("apex-unused", "Apex is initialized, and no loss is scaled in this file", "scale the loss where it goes backward")
-    home = _home(facts, request, trainings)
+        return Obstacle(
+            "apex-unused", "Apex is initialized, and no loss is scaled that it could see", "scale the loss where it goes backward"
+        )
+    home = _home(request, trainings)
     if isinstance(home, Obstacle):
         return home
     after, owner, passes = home
-    found: list[ast.expr] = [] if request.enabled is None else [request.enabled]
+    tests: list[ast.expr] = [] if request.enabled is None else [request.enabled]
     top: ast.stmt = statement
     while tree.block(top) is not tree.block(after):
         parent = tree.parent(top)
         if not isinstance(parent, ast.If) or top not in parent.body:
             return _NOT_BESIDE
-        found.insert(0, parent.test)
+        tests.insert(0, parent.test)
         top = parent
-    goes = _goes(facts, top, request)
-    return Migration(facts, uses, request, top, goes, tuple(found), tuple(trainings), owner, passes)
+    states = states_of(uses, top, owner)
+    if isinstance(states, Obstacle):
+        return states
+    return Migration(files, uses, request, top, _goes(facts, top, request), tuple(tests), tuple(trainings), states, owner, passes)
 
 
 _NOT_BESIDE = Obstacle(
@@ -188,24 +194,29 @@ _NOT_BESIDE = Obstacle(
 )
 
 
-def _home(facts: Facts, request: Request, trainings: list[ScaledTraining]) -> tuple[ast.stmt, str, tuple[Pass, ...]] | Obstacle:
+def _home(request: Request, trainings: list[ScaledTraining]) -> tuple[ast.stmt, str, tuple[Pass, ...]] | Obstacle:
     """A statement in the block in which the scaler is to be made, its owner, and the functions through which it goes."""
-    tree, statement = facts.tree, facts.tree.statement(request.call)
+    facts, tree = request.use.facts, request.use.facts.tree
+    statement = tree.statement(request.call)
     found: list[Companion] = []
-    for optimizer in (item for training in trainings for item in training.optimizers):
-        owner = tree.method_class(optimizer)
+    for there, optimizer in ((training.facts, item) for training in trainings for item in training.optimizers):
+        owner = there.tree.method_class(optimizer)
         if isinstance(optimizer, ast.Attribute) and owner is not None and owner is tree.method_class(statement):
             top = statement
             while isinstance(parent := tree.parent(top), ast.If):
                 top = parent
             found.append(Companion(facts, top, optimizer, (dotted(optimizer) or "").partition(".")[0] + "."))
             continue
-        companions = facts.companions.of(optimizer)
+        companions = there.companions.of(optimizer)
         if isinstance(companions, Obstacle):
             return companions
         found += companions
     first = found[0]
-    if any(item.home != first.home or item.owner != first.owner for item in found) or tree.function(statement) is not first.home[1]:
+    if (
+        first.facts.path != facts.path
+        or any(item.home != first.home or item.owner != first.owner for item in found)
+        or tree.function(statement) is not first.home[1]
+    ):
         return _NOT_BESIDE
     passes = {step.function: step for item in found for step in item.passes}
     return first.after, first.owner, tuple(passes.values())

@@ -19,6 +19,7 @@ from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotte
 from torchfix.facts.half_precision.apex import Use, brings_apex
 from torchfix.facts.half_precision.apex_regions import regions_of
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.cycles import LEAVING
 from torchfix.facts.training.loops import Training
 from torchfix.facts.training.updates import Sent, Update
 
@@ -284,22 +285,21 @@ class _Reading:
         return False
 
     def _merged(self, statement: ast.If) -> Piece | None:
-        """The other branch of an ``if``, where its branches do the same with Apex and without."""
-        tree = self.facts.tree
-        body = [item for item in statement.body if not brings_apex(item)]
-        scaling = next((item for item in self.scalings if item.statement in body), None)
-        apex = scaling is not None or any(_is_master_params(node) for item in body for node in walk_here(item))
+        """The branch without Apex of an ``if``, where its branches do the same with Apex and without."""
         if "#" in self.facts.source.segment(statement):
             return None  # a comment would be lost
-        if not apex or len(body) != len(statement.orelse) or not all(map(self._alike, body, statement.orelse)):
-            return None
-        if scaling is None:
-            return Piece(statement, tuple(statement.orelse), None)
-        plain = statement.orelse[body.index(scaling.statement)]
-        assert isinstance(plain, ast.Expr) and isinstance(plain.value, ast.Call)
-        loss = receiver(plain.value)
-        assert loss is not None
-        return Piece(statement, tuple(statement.orelse), Sent(plain.value, loss, plain)) if tree.parent(plain) is statement else None
+        for branch, other in ((statement.body, statement.orelse), (statement.orelse, statement.body)):
+            body = [item for item in branch if not brings_apex(item)]
+            scaling = next((item for item in self.scalings if item.statement in body), None)
+            apex = scaling is not None or any(_is_master_params(node) for item in body for node in walk_here(item))
+            if not apex or len(body) != len(other) or not all(map(self._alike, body, other)):
+                continue
+            if scaling is None:
+                return Piece(statement, tuple(other), None)
+            plain = other[body.index(scaling.statement)]
+            assert isinstance(plain, ast.Expr) and isinstance(plain.value, ast.Call)
+            return Piece(statement, tuple(other), Sent(plain.value, _receiver(plain.value), plain))
+        return None
 
     def _alike(self, one: ast.AST, other: ast.AST) -> bool:
         """Whether a statement with Apex does what another does without it."""
@@ -346,13 +346,29 @@ class _Reading:
                     f"line {getattr(node, 'lineno', 0)} reads gradients outside the branch that steps",
                     "read or clip gradients right before the step",
                 )
-        return found
+        return self._left(found) or found
+
+    def _left(self, readers: dict[ast.Call, ast.stmt]) -> Obstacle | None:
+        """What may leave the iteration between a look at the gradients and the step that takes them."""
+        tree = self.facts.tree
+        for step, reader in readers.items():
+            block, last = tree.block(tree.statement(step)), tree.statement(step)
+            first = next(index for index, item in enumerate(block) if tree.is_within(reader, item))
+            for item in block[first : block.index(last)]:
+                if any(isinstance(node, LEAVING) for node in walk_here(item)):
+                    return Obstacle(
+                        "skipped-update",
+                        f"line {item.lineno} may leave the iteration after gradients were read and before the step",
+                        "leave the decision to the scaler, which skips steps with infinite gradients by itself",
+                    )
+        return None
 
     def _scaled_code(self) -> Iterator[ast.stmt]:
         """What sees gradients as they are scaled, under Apex too, and branches that go."""
         yield from (scaling.statement for scaling in self.scalings)
         for piece in self.pieces:
-            yield from piece.statement.body if isinstance(piece.statement, ast.If) else ()
+            inside = (*piece.statement.body, *piece.statement.orelse) if isinstance(piece.statement, ast.If) else ()
+            yield from (item for item in inside if item not in piece.kept)
 
     def _place(self, node: ast.AST, step: ast.Call) -> tuple[int, int] | None:
         """Where in the step's block a node and the step stand; None where the node is in none of its statements."""

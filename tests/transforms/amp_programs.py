@@ -319,6 +319,54 @@ for epoch in range(2):
     train(model, optimizer)
     print(repr(evaluate(model)))
 """
+EVALUATED_IN_A_METHOD = """\
+class Trainer:
+    def __init__(self, model):
+        self.model = model.to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
+
+    def train(self, loader):
+        self.model.train()
+        for x, y in loader:
+            loss = F.cross_entropy(self.model(x.to(device)), y.to(device))
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    @torch.no_grad()
+    def evaluate(self, loader):
+        self.model.eval()
+        predictions = []
+        for x, _ in loader:
+            predictions.append(self.model(x.to(device)).softmax(1).cpu().numpy())
+        return float(sum(p.sum(0)[0] for p in predictions))
+
+
+trainer = Trainer(nn.Linear(8, 3))
+for epoch in range(2):
+    trainer.train(batches)
+    print(repr(trainer.evaluate(batches)))
+"""
+EVALUATED_ELSEWHERE = """\
+for epoch in range(2):
+    model.train()
+    for x, y in batches:
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(repr(evaluate(model, batches, device)))
+"""
+EVALUATION = f"""\
+{IMPORTS}
+def evaluate(model, loader, device):
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader:
+            total += F.cross_entropy(model(x.to(device)), y.to(device), reduction="sum").item()
+    return total
+"""
 PARALLEL = """\
 model = nn.DataParallel(model)
 for x, y in batches:
@@ -932,6 +980,12 @@ PROGRAMS = {
     "H one cycle, accumulated": _script(ONE_CYCLE_ACCUMULATED, "scale backward scale backward step update schedule"),
     "I an evaluation": _script(EVALUATED, rules=("amp-loop", "amp-eval")),
     "I both phases in one loop": _script(BOTH_PHASES),
+    "I an evaluation in a method": _script(EVALUATED_IN_A_METHOD, start="", rules=("amp-loop", "amp-eval"), half_on_host=False),
+    "I an evaluation in another file": Program(
+        {"main.py": f"from evaluate import evaluate\n{HEAD}{CLASSIFIER}{EVALUATED_ELSEWHERE}", "evaluate.py": EVALUATION},
+        STEP,
+        ("amp-loop", "amp-eval"),
+    ),
     "J parallel": _script(PARALLEL),
     "K resumed": _script(RESUMED, imports="import os\n", resumes=True),
     "K saved by a function": _script(SAVED_BY_A_FUNCTION, start="", imports="import os\n", resumes=True),

@@ -14,7 +14,14 @@ import pytest
 
 from tests.running import ROOT, run_on_cpu, run_on_fake_gpu, run_two_processes, skip_on_cuda_build
 from tests.transforms.amp_programs import PROGRAMS
+from torchfix import registry
+from torchfix.engine import EngineSettings, advance
+from torchfix.facts.project.declarations import Declarations
+from torchfix.facts.project.project import Project
+from torchfix.facts.project.versions import Range
+from torchfix.spanning import Answer, Grounds, Neighbour, settle
 from torchfix.testing import run_on_program
+from torchfix.transform import Selected
 
 RECORDING = ROOT / "tests" / "recording.py"
 Record = dict[str, Any]
@@ -29,6 +36,28 @@ def after_of(name: str, torch: Version = None) -> dict[str, str]:
     for rule in PROGRAMS[name].rules:
         texts = {path: result.after.decode() for path, result in run_on_program(rule, texts, torch=torch).items()}
     return texts
+
+
+@functools.cache
+def after_of_all(name: str) -> dict[str, str]:
+    """What all rules of a plain run make of a program together; a second run must find nothing more."""
+    texts = together(PROGRAMS[name].texts)
+    assert together(texts) == texts, name
+    return texts
+
+
+def together(texts: Mapping[str, str]) -> dict[str, str]:
+    """What one run of all rules makes of some files."""
+    data = {path: text.encode() for path, text in texts.items()}
+    project = Project("", data.get, tuple(sorted(data)), Declarations(Range(None)))
+    selected = [Selected(transform, transform.options()) for transform in registry.select(registry.discover(), (), ())]
+
+    def look(paths: Iterable[str], grounds: Grounds) -> dict[str, Answer]:
+        seen = project.reading(grounds.texts)
+        return {path: advance(path, data[path], seen, selected, EngineSettings(format="off"), grounds) for path in paths}
+
+    grounds = Grounds({path: Neighbour(path) for path in data})
+    return {path: result.after.decode() for path, result in settle(look(data, grounds), grounds, look).items()}
 
 
 def laid(folder: Path, programs: Mapping[str, Mapping[str, str]]) -> str:
@@ -116,10 +145,11 @@ def test_every_form_is_rewritten_for_every_torch(name: str, torch: Version) -> N
 
 
 def test_without_cuda_all_train_as_before_to_the_last_bit(before: dict[str, Record], tmp_path: Path) -> None:
-    """Printed numbers and weights are the same, in the spelling of every torch, and the calls come in the promised order."""
+    """Printed numbers and weights are the same, in the spelling of every torch and with all rules together; calls come in their order."""
     texts: dict[str, dict[str, dict[str, str]]] = {}
     for torch in (None, (1, 10), (1, 6)):
         texts[str(torch)] = {name: after_of(name, torch) for name in ALONE if torch is None or after_of(name, torch) != after_of(name)}
+    texts["all rules"] = {name: after_of_all(name) for name in ALONE}
     records = json.loads(run_on_cpu(RECORDING, *(laid(tmp_path / version, programs) for version, programs in texts.items())))
     assert not failures(before)
     for version in texts:
@@ -159,11 +189,12 @@ def test_in_bfloat16_on_the_cpu_all_train_nearly_as_before(before: dict[str, Rec
 def test_on_a_gpu_in_float16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
     """No operator is banned by CUDA's lists, every layer computes in float16, and an infinite loss skips its step only."""
     skip_on_cuda_build()
-    of_each_order = {PROGRAMS[name].order: name for name in ALONE}.values()
+    of_each_kind = {(PROGRAMS[name].order, PROGRAMS[name].rules, PROGRAMS[name].resumes): name for name in ALONE}.values()
     old = laid(tmp_path / "old", {name: after_of(name, (1, 6)) for name in ("A clipped", "a loop in another file")})
-    printed, _ = run_on_fake_gpu(RECORDING, old, *both(tmp_path, ALONE, of_each_order), capability="7.5")
+    together = laid(tmp_path / "all rules", {name: after_of_all(name) for name in of_each_kind if not PROGRAMS[name].resumes})
+    printed, _ = run_on_fake_gpu(RECORDING, old, together, *both(tmp_path, ALONE, of_each_kind), capability="7.5")
     records = json.loads(printed)
-    for version in ("plain", "old"):
+    for version in ("plain", "old", "all rules"):
         assert not failures(records[version])
         assert not disordered(records[version])
         assert not not_in(records[version], "float16")

@@ -33,8 +33,9 @@ After:
 
 Safety:
     Effect ``numerics``, on GPUs of compute capability 8 and more only. The line goes into the script, where it makes its
-    first network, and only where the program trains on CUDA in float32, no precision is chosen anywhere in it, and mixed
-    precision, which gains more, cannot be had for all of its training loops.
+    first network, and only where the script trains on CUDA in float32, its networks have more matrix products than the last
+    layer behind convolutions, no precision is chosen anywhere in it, no framework steps, and mixed precision, which gains
+    more, cannot be had for all of its training loops.
 
 Reference:
     https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
@@ -42,27 +43,39 @@ Reference:
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
 from collections.abc import Iterator
 
 from torchfix.edits import InsertBefore
 from torchfix.facts import Facts
+from torchfix.facts.code.calls import receiver
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.regions import AUTOCAST
 from torchfix.transform import Effect, Finding, NoOptions, Transform
 
 _MESSAGE = "float32 matrix products leave the GPU's tensor cores idle"
 _BECAUSE = "the program trains on CUDA in float32 and chooses no precision of its own"
-_NOTE = 'Products keep 10 bits of mantissa, sums stay float32; take the lines out, or write "highest", for the old digits.'
-_SWITCHES = ("allow_tf32", "fp32_precision", "set_float32_matmul_precision", "half", "bfloat16", "double", "float64", "complex64")
+_NOTE = (
+    "It holds for all matrix products of the process, metrics and solvers too: they keep 10 bits of mantissa, sums stay float32; "
+    'take the lines out, or write "highest", for the old digits.'
+)
+_SWITCHES = ("allow_tf32", "fp32_precision", "set_float32_matmul_precision")
 _WORDS = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32", "set_default_dtype", "set_default_tensor_type")
+_OTHER_TYPES = ("half", "float16", "bfloat16", "double", "float64", "DoubleTensor", "complex64", "complex128", "cfloat", "cdouble")
+# cuDNN computes convolutions, and the recurrent layers that are not cells, in TensorFloat-32 as it is.
+_CONVOLUTIONS = tuple(f"torch.nn.Conv{transposed}{size}d" for transposed in ("", "Transpose") for size in (1, 2, 3))
+_LAYERS = ("Bilinear", "MultiheadAttention", "Transformer", "RNNCell", "LSTMCell", "GRUCell")
+_PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "tensordot", "linear", "scaled_dot_product_attention")
 
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     """The scripts whose programs train in float32 on CUDA."""
-    place = facts.startup.before_training()
-    if place is None or not any(_trains_in_float32(other) for other in facts.program.files) or any(map(_chooses, facts.program.files)):
+    files = facts.program.files
+    if facts.program.in_charge or any(map(_chooses, files)) or (any(map(_convolves, files)) and not any(map(_multiplies, files))):
         return
-    if facts.program.frameworks:
+    place = facts.startup.before_training()
+    if place is None or not any(_trains_in_float32(facts, other) for other in files):
         return
     torch = facts.names.spell("torch", place)
     if torch is not None:
@@ -70,15 +83,37 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
         yield Finding(place, _MESSAGE, (InsertBefore(place, code),), frozenset({Effect.NUMERICS}), _BECAUSE, (_NOTE,))
 
 
-def _trains_in_float32(facts: Facts) -> bool:
-    """Whether a file has a training loop on CUDA that mixed precision cannot serve."""
-    return any(isinstance(found, Obstacle) and found.code != "not-cuda" for _, found in facts.candidates.all)
+def _trains_in_float32(script: Facts, facts: Facts) -> bool:
+    """Whether a script runs a training loop of a file, on CUDA, that mixed precision cannot serve."""
+    found = (loop for loop, judged in facts.candidates.all if isinstance(judged, Obstacle) and judged.code != "not-cuda")
+    return any(script.program.runs(facts, loop) for loop in found)
 
 
 def _chooses(facts: Facts) -> bool:
     """Whether a file has a word about precision: a switch, autocast, another type of number."""
-    names = any(name in facts.tree.attributes or name in facts.tree.calls for name in _SWITCHES)
-    return names or any(word in facts.source.text for word in _WORDS) or next(facts.calls.to(*AUTOCAST), None) is not None
+    tree = facts.tree
+    if any(name in tree.attributes or name in tree.calls for name in _SWITCHES) or any(word in facts.source.text for word in _WORDS):
+        return True
+    named = (use for name in _OTHER_TYPES for use in tree.attributes.get(name, ()))
+    if any((facts.names.qualified(use) or "").startswith("torch.") for use in named):
+        return True
+    converted = (receiver(call) for call in facts.calls.methods("double"))  # a count or a metric may be: a network is float64 code
+    if any(source is not None and facts.models.is_module(source) for source in converted):
+        return True
+    return any(True for _ in facts.calls.methods("half", "bfloat16")) or next(facts.calls.to(*AUTOCAST), None) is not None
+
+
+def _convolves(facts: Facts) -> bool:
+    return next(facts.calls.to(*_CONVOLUTIONS), None) is not None
+
+
+def _multiplies(facts: Facts) -> bool:
+    """Whether a file has matrix products, more than one layer behind convolutions."""
+    tree = facts.tree
+    if any(name in tree.calls for name in _PRODUCTS) or any(name.startswith(_LAYERS) for name in tree.calls):
+        return True
+    linear = Counter(tree.function(call) for call in tree.calls.get("Linear", ()))
+    return any(count > 1 for count in linear.values()) or any(isinstance(node, ast.MatMult) for node in ast.walk(tree.module))
 
 
 TRANSFORM = Transform.from_module(__name__, __doc__, group="precision", literals=(b"torch",), find=find, since="1.12")

@@ -40,6 +40,19 @@ SWITCH = "torch.backends.cudnn.benchmark = True\n"
             id="trap: a seed helper that switches it off",
         ),
         pytest.param(SCRIPT.replace("steps =", SWITCH + "steps ="), id="set already"),
+        pytest.param(SCRIPT.replace("steps =", "torch.backends.cudnn.enabled = False\nsteps ="), id="no cuDNN"),
+        pytest.param(
+            SCRIPT.replace("steps =", "torch.backends.cudnn.set_flags(True, _deterministic=True)\nsteps ="), id="trap: flags by a function"
+        ),
+        pytest.param(
+            SCRIPT.replace("steps =", "from monai.utils import set_determinism\nset_determinism(0)\nsteps ="),
+            id="trap: determinism by a library's function",
+        ),
+        pytest.param(
+            SCRIPT.replace("data =", "raw = transforms.Compose([transforms.ToTensor()])\ndata ="),
+            id="trap: images for evaluation that keep their size",
+        ),
+        pytest.param("import lightning as L\nL.Trainer()\n" + SCRIPT, id="a framework trains"),
         pytest.param(SCRIPT.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'), id="on the host"),
         pytest.param(SCRIPT.replace("nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), ", ""), id="no convolutions"),
     ],

@@ -117,6 +117,13 @@ class Program:
         guards = [item for item in self._facts.tree.module.body if isinstance(item, ast.If) and is_main_guard(item.test)]
         return self._reached(node for guard in guards for statement in guard.body for node in _evaluated(statement))
 
+    def runs(self, facts: Facts, node: ast.AST) -> bool:
+        """Whether a node of one of :attr:`files` may run where this file is the script."""
+        function = facts.tree.function(node)
+        if function is None:
+            return facts is self._facts or not facts.program.is_guarded(node)
+        return function in self._unguarded or function in self.guarded
+
     def _reached(self, nodes: Iterable[ast.AST]) -> frozenset[Function]:
         """The functions of :attr:`files` that some nodes may run, directly or through others."""
         found: set[Function] = set()

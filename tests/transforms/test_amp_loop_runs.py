@@ -40,17 +40,18 @@ def after_of(name: str, torch: Version = None) -> dict[str, str]:
 
 @functools.cache
 def after_of_all(name: str) -> dict[str, str]:
-    """What all rules of a plain run make of a program together; a second run must find nothing more."""
+    """What all rules make of a program together; a second run must find nothing more."""
     texts = together(PROGRAMS[name].texts)
     assert together(texts) == texts, name
     return texts
 
 
 def together(texts: Mapping[str, str]) -> dict[str, str]:
-    """What one run of all rules makes of some files."""
+    """What one run makes of some files, with the rules of a plain run and that for evaluations."""
     data = {path: text.encode() for path, text in texts.items()}
     project = Project("", data.get, tuple(sorted(data)), Declarations(Range(None)))
-    selected = [Selected(transform, transform.options()) for transform in registry.select(registry.discover(), (), ())]
+    rules = [*registry.select(registry.discover(), (), ()), registry.find("amp-eval")]
+    selected = [Selected(transform, transform.options()) for transform in rules]
 
     def look(paths: Iterable[str], grounds: Grounds) -> dict[str, Answer]:
         seen = project.reading(grounds.texts)

@@ -216,7 +216,7 @@ class _Rewrite:
             else:
                 yield Replace(item, "$half.float()", {"half": item})
         for sent in self.candidate.update.sent:
-            if sent not in forward.inline:
+            if all(sent not in part.inline for part in forward.all):
                 if self.scaled:
                     yield Replace(sent.call.func, f"{self.scaler}.scale($loss).backward", {"loss": sent.loss})
                 continue

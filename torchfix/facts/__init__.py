@@ -76,6 +76,7 @@ from torchfix.facts.training.passes import Passes
 from torchfix.facts.training.recipients import Recipients
 from torchfix.facts.training.reductions import Reductions
 from torchfix.facts.training.regions import GRADIENT_SWITCHES, Regions
+from torchfix.facts.training.relays import Relays
 from torchfix.facts.training.remembered import Remembered
 from torchfix.facts.training.states import States
 from torchfix.facts.training.targets import Targets
@@ -287,6 +288,11 @@ class Facts:
     def cycles(self) -> Cycles:
         """How the gradients of training loops come and go."""
         return Cycles(self)
+
+    @cached_property
+    def relays(self) -> Relays:
+        """Backward passes in functions that code which steps leaves them to."""
+        return Relays(self)
 
     @cached_property
     def clears(self) -> Clears:

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.tree import LOOPS, Function, LoopNode
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode
 from torchfix.facts.half_precision.forwards import Forward
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
+from torchfix.facts.training.loops import TrainingStep
 from torchfix.facts.training.targets import Target
 from torchfix.facts.training.updates import Update
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
-    from torchfix.facts.training.loops import Training, TrainingStep
+    from torchfix.facts.training.loops import Training
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +63,16 @@ class Candidate:
         return switched or any(self._is_called_beside(function) for function, _ in self.forward.within)
 
     def _is_called_beside(self, function: Function) -> bool:
-        calls = self.facts.callers_everywhere(function)
-        return calls is None or any(caller is not self.facts or not caller.tree.is_within(call, self.loop.node) for caller, call in calls)
+        facts = self.facts
+        calls = facts.callers_everywhere(function) or facts.loops.named_calls(function)
+        mine = [
+            self.loop.node,
+            *(item for item, _ in self.forward.within),
+            *(item for relay in self.loop.relays for item in relay.functions),
+        ]
+        return calls is None or any(
+            caller is not facts or not any(facts.tree.is_within(call, node) for node in mine) for caller, call in calls
+        )
 
     @property
     def is_kept(self) -> bool:
@@ -96,17 +105,24 @@ class Candidates:
         self._facts = facts
 
     @cached_property
-    def all(self) -> tuple[tuple[LoopNode, Candidate | Obstacle], ...]:
-        """The loops that train on CUDA in full precision, each with what was proved or what could not be."""
+    def all(self) -> tuple[tuple[LoopNode | Function, Candidate | Obstacle], ...]:
+        """The loops that train on CUDA in full precision, each with what was proved or what could not be.
+
+        Where no loop is seen that calls a method which steps, and leaves its backward passes to others, that method stands for it.
+        """
         return tuple(self._found())
 
-    def _found(self) -> Iterator[tuple[LoopNode, Candidate | Obstacle]]:
+    def _found(self) -> Iterator[tuple[LoopNode | Function, Candidate | Obstacle]]:
         facts = self._facts
-        for loop in facts.loops.training:
+        loops = {loop.node: loop for loop in (*facts.loops.training, *facts.relays.units) if not isinstance(loop.node, FUNCTIONS)}
+        for loop in loops.values():
             target = facts.targets.around(loop.node)
             if target is not None and target.types != {"cpu"} and not facts.loops.scales(loop):
                 yield loop.node, self._read(loop, target)
+        yield from self._called_from_afar()
         for node, part in facts.loops.indirect.items():
+            if node in loops:
+                continue
             steps = facts.loops.steps_of(node)
             if any(step.facts.loops.scales(step) for step in steps):
                 continue
@@ -117,6 +133,14 @@ class Candidates:
                     yield node, step.facts.loops.beside(step) or step.facts.candidates.of_step(step) or facts.loops.elsewhere(node)
             elif target is not None and target.may_be_cuda:
                 yield node, facts.loops.elsewhere(node)
+
+    def _called_from_afar(self) -> Iterator[tuple[Function, Candidate | Obstacle]]:
+        """The methods that step, and leave their backward passes to others, of objects that are not seen where loops call them."""
+        for step in self._facts.relays.units:
+            if isinstance(step, TrainingStep) and self._facts.callers_everywhere(step.node) is None and not self._facts.loops.scales(step):
+                target = self._facts.targets.around(step.node)
+                if target is not None and target.may_be_cuda:
+                    yield step.node, self._facts.loops.beside(step) or self._read(step, target)
 
     def of_step(self, step: TrainingStep) -> Candidate | Obstacle | None:
         """A function of this file that trains once for each call: what was proved, or what could not be; None off any device."""
@@ -145,12 +169,13 @@ class Candidates:
         forward = facts.forwards.of(update)
         if isinstance(forward, Obstacle):
             return forward
-        if any(not (isinstance(item.statement, ast.Expr) and item.statement.value is item.call) for item in forward.inline):
+        inline = [item for part in forward.all for item in part.inline]
+        if any(not (isinstance(item.statement, ast.Expr) and item.statement.value is item.call) for item in inline):
             return Obstacle("backward-form", "the backward pass is part of a larger statement", "write it as a statement of its own")
         companions = self._companions(update)
         if isinstance(companions, Obstacle):
             return companions
-        companions = facts.delegations.beside(forward, companions)
+        companions = facts.delegations.beside(update, forward, companions)
         if isinstance(companions, Obstacle):
             return companions
         return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companions)

@@ -7,7 +7,7 @@ else who calls it, goes on as before.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from torchfix.facts.half_precision.forwards import Feeding, Forward
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.models import Network
-from torchfix.facts.training.updates import Update
+from torchfix.facts.training.updates import Sent, Update
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -40,33 +40,38 @@ class Delegations:
         if not running:
             return None
         found: list[tuple[Function, Forward]] = []
+        relays = update.loop.relays
         for facts, function in functions:
-            obstacle = _backward_in(facts, function)
+            obstacle = _backward_in(facts, function, {call for relay in relays for call in (relay.call, *relay.inner)})
             if obstacle is not None:
                 return obstacle
         for facts, function in running:
             obstacle = self._apart(facts, function)
-            forward = obstacle or facts.forwards.within(function)
+            sent = {relay.call: relay.loss for relay in relays if relay.function is function}
+            passes = tuple(Sent(call, loss, facts.tree.statement(call)) for call, loss in sent.items())
+            inside = (call for relay in relays for call in relay.inner if facts.tree.is_within(call, function))
+            forward = obstacle or facts.forwards.within(function, passes, (*sent, *inside))
             if isinstance(forward, Obstacle):
                 return Obstacle(forward.code, f"in {_place(facts, function)}, which runs the network: {forward.text}", forward.help)
             assert forward is not None
-            inside = self._nested(forward, {other for _, other in running})
-            if inside is not None:
-                return _out_of_reach(facts, function, f"calls {inside.name} (line {inside.lineno}) meanwhile, which runs one too")
+            nested = self._nested(forward, {other for _, other in running})
+            if nested is not None:
+                return _out_of_reach(facts, function, f"calls {nested.name} (line {nested.lineno}) meanwhile, which runs one too")
             found.append((function, forward))
         networks = tuple(dict.fromkeys(network for _, forward in found for network in forward.networks))
         return Forward((), (), (), networks, within=tuple(found))
 
-    def beside(self, forward: Forward, companions: tuple[Companion, ...]) -> tuple[Companion, ...] | Obstacle:
-        """Where a scaler can be made so that the functions that run the networks read what is bound there, whenever they run."""
-        if not forward.within:
+    def beside(self, update: Update, forward: Forward, companions: tuple[Companion, ...]) -> tuple[Companion, ...] | Obstacle:
+        """Where a scaler can be made so that the functions that run the networks, or send backward, read what is bound there."""
+        functions = dict.fromkeys((*(item for item, _ in forward.within), *(relay.function for relay in update.loop.relays)))
+        if not functions:
             return companions
         if len(companions) > 1:
-            function = forward.within[0][0]
+            function = next(iter(functions))
             return _out_of_reach(self._facts, function, "cannot read what is made beside the optimizer, which is made in several places")
         companion = companions[0]
         line = companion.after.lineno
-        for function, _ in forward.within:
+        for function in functions:
             if not self._can_read(function, companion):
                 return _out_of_reach(self._facts, function, f"cannot read what is made beside the optimizer on line {line}")
             if self._runs_before(function, companion):
@@ -79,7 +84,8 @@ class Delegations:
         """The functions of the project that compute a loop's losses, or what these read of the instance."""
         own = [(self._facts, method) for method in self._own_methods(update)]
         read = {name for expression in feeding.expressions for name in _attributes_read(expression)}
-        found = [*dict.fromkeys(item for call in feeding.calls() for item in called(self._facts, call))]
+        sending = ((self._facts, function) for relay in update.loop.relays for function in relay.functions)
+        found = [*dict.fromkeys((*sending, *(item for call in feeding.calls() for item in called(self._facts, call))))]
         found += [item for item in own if item not in found and read & set(_attributes_stored(item[1]))]
         for facts, function in found:  # grows while it is read
             read |= {name for statement in function.body for name in _attributes_read(statement)}
@@ -187,13 +193,12 @@ def _attributes_stored(function: Function) -> Iterator[str]:
             yield name
 
 
-def _backward_in(facts: Facts, function: Function) -> Obstacle | None:
+def _backward_in(facts: Facts, function: Function, known: Container[ast.Call | None]) -> Obstacle | None:
     """A backward pass in a function that computes a loss, which no scaler would know."""
-    for node in walk(function):
-        if isinstance(node, ast.Call) and (
-            (isinstance(node.func, ast.Attribute) and node.func.attr == "backward")
-            or (facts.calls.meaning(node) or "").startswith(("torch.autograd.", "torch.func."))
-        ):
+    for node in (node for node in walk(function) if isinstance(node, ast.Call) and node not in known):
+        meaning = facts.calls.meaning(node) or ""
+        sends = isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+        if sends or meaning.startswith(("torch.autograd.", "torch.func.")):
             return Obstacle(
                 "double-backward",
                 f"{_place(facts, function)} takes gradients on line {node.lineno} on its way to the loss",
@@ -205,8 +210,8 @@ def _backward_in(facts: Facts, function: Function) -> Obstacle | None:
 def _out_of_reach(facts: Facts, function: Function, words: str) -> Obstacle:
     return Obstacle(
         "forward-elsewhere",
-        f"{_place(facts, function)} runs the network, and {words}",
-        "call the network in the loop that steps, or in a method of the object that holds the optimizer",
+        f"{_place(facts, function)} runs the network or its backward pass, and {words}",
+        "write both in the loop that steps, or in methods of the object that holds the optimizer",
     )
 
 

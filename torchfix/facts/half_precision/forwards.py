@@ -46,6 +46,11 @@ class Forward:
     old: ast.Name | None = None
     within: tuple[tuple[Function, Forward], ...] = ()
 
+    def beside(self, other: Forward) -> Forward:
+        """This and what runs in the loop itself."""
+        networks = tuple(dict.fromkeys((*other.networks, *self.networks)))
+        return replace(other, networks=networks, within=self.within)
+
     @property
     def all(self) -> tuple[Forward, ...]:
         """This and what stands in functions."""
@@ -76,7 +81,7 @@ class Stage:
 
     Args:
         node: the loop or the function.
-        sent: the backward passes in it.
+        sent: the backward passes in it, and what it hands to functions for theirs.
         apart: the calls that no region may hold: backward passes, steps, clearings.
     """
 
@@ -93,21 +98,41 @@ class Forwards:
 
     def of(self, update: Update) -> Forward | Obstacle:
         """The part of a loop that autocast may run, or why it cannot be told or may not."""
-        feeding = self.feeding(update)
-        runs = [call for call in dict.fromkeys(feeding.calls()) if self._facts.models.run_by(call)]
-        if not runs:
-            return self._facts.delegations.of(update, feeding) or self._unseen(feeding)
-        loop = update.loop
-        stage = Stage(loop.node, update.sent, (*loop.backwards, *loop.steps, *loop.zero_grads, *loop.scheduler_steps))
+        feeding, loop = self.feeding(update), update.loop
+        here = (call for call in dict.fromkeys(feeding.calls()) if self._facts.tree.is_within(call, loop.node))
+        runs = [call for call in here if self._facts.models.run_by(call)]
+        delegated = self._facts.delegations.of(update, feeding) if not runs or loop.relays else None
+        if not runs or isinstance(delegated, Obstacle):
+            return delegated or self._unseen(feeding)
+        stage = Stage(loop.node, self._sent_here(update), (*loop.backwards, *loop.steps, *loop.zero_grads, *loop.scheduler_steps))
         found = _Split(self._facts, stage, feeding, runs).whole()
-        return found if isinstance(found, Obstacle) else replace(found, old=self._old_output(update, feeding, runs))
+        if isinstance(found, Obstacle):
+            return found
+        found = replace(found, old=self._old_output(update, feeding, runs))
+        return found if delegated is None else delegated.beside(found)
 
-    def within(self, function: Function) -> Forward | Obstacle | None:
-        """The part of a function that autocast may run, so that all it returns or stores stays float32; None where it runs no network."""
-        statements = tuple(statements_here(function.body))
-        feeding = Feeding(frozenset(statements), tuple(part for item in statements for part in _computed(item)))
+    def _sent_here(self, update: Update) -> tuple[Sent, ...]:
+        """The backward passes by their statements in the loop; what a function sends is there what the loop hands it."""
+        statement, functions = self._facts.tree.statement, {relay.call for relay in update.loop.relays}
+        handed = (Sent(relay.place, loss, statement(relay.place)) for relay in update.loop.relays for loss in relay.given)
+        return (*(item for item in update.sent if item.call not in functions), *handed)
+
+    def within(self, function: Function, sent: tuple[Sent, ...] = (), apart: tuple[ast.Call, ...] = ()) -> Forward | Obstacle | None:
+        """The part of a function that autocast may run, so that all it returns or stores stays float32; None where it runs no network.
+
+        Args:
+            sent: its backward passes.
+            apart: these, and other calls that no region may hold.
+        """
+        feeding = Feeding(*self._all_of(function))
         runs = [call for call in dict.fromkeys(feeding.calls()) if self._facts.models.run_by(call)]
-        return _Split(self._facts, Stage(function), feeding, runs).whole() if runs else None
+        return _Split(self._facts, Stage(function, sent, apart), feeding, runs).whole() if runs else None
+
+    @staticmethod
+    def _all_of(function: Function) -> tuple[frozenset[ast.stmt], tuple[ast.expr, ...]]:
+        """The statements of a function, and what they compute their values from."""
+        statements = tuple(statements_here(function.body))
+        return frozenset(statements), tuple(part for item in statements for part in _computed(item))
 
     def _old_output(self, update: Update, feeding: Feeding, runs: list[ast.Call]) -> ast.Name | None:
         """What the same network gave without gradients outside the loop, where the loss compares it with what it gives now.
@@ -141,6 +166,9 @@ class Forwards:
         loop = update.loop.node
         statements: dict[ast.stmt, None] = {}
         expressions: list[ast.expr] = [item.loss for item in update.sent]
+        expressions += [loss for relay in update.loop.relays for loss in relay.given]
+        for function in dict.fromkeys(function for relay in update.loop.relays for function in relay.functions):
+            expressions += self._all_of(function)[1]
         for expression in expressions:  # grows while it is read
             for node in walk_here(expression):
                 for statement in self._givers(node, loop):
@@ -260,7 +288,7 @@ class _Split:
         reader = Reader(self.facts)
         for piece in pieces[min(pieces.index(piece) for piece in running) : last + 1]:
             sent = [item for item in self.stage.sent if item.statement is piece]
-            found = self._send(reader, sent[0]) if sent else self._choose(reader, piece, piece in running)
+            found = self._send(reader, sent) if sent else self._choose(reader, piece, piece in running)
             if found is not None:
                 return found
         return None
@@ -280,8 +308,12 @@ class _Split:
         """The backward passes whose loss runs a network where it is sent."""
         return [item for item in self.stage.sent if any(self.facts.tree.is_within(call, item.loss) for call in self.runs)]
 
-    def _send(self, reader: Reader, sent: Sent) -> Obstacle | None:
+    def _send(self, reader: Reader, together: list[Sent]) -> Obstacle | None:
         """Whether a loss is computed where it is sent, and belongs under autocast with that."""
+        sent = together[0]
+        if receiver(sent.call) is not sent.loss:
+            computed = any(item in self._sent_runs() for item in together)
+            return _handed_on(sent.call) if computed else None
         outside, inside = reader.copy(), reader.copy(inside=True)
         outside.value(sent.loss)
         inside.value(sent.loss)
@@ -311,15 +343,20 @@ class _Split:
         return None
 
     def _foreign(self, statement: ast.stmt, trial: Reader) -> ast.Call | None:
-        """A call of unknown code in a statement that runs a network, on what the network gives: it would run under autocast too."""
-        if trial.opaque:
-            return trial.opaque[0]
+        """A call of unknown code in a statement that runs a network, on what the network gives: it would run under autocast too.
+
+        What surely computes the same there, once it is handed float32, is none.
+        """
         derived = self._derived_in(statement)
-        for call in (node for node in walk(statement) if isinstance(node, ast.Call)):
-            given = any(self._gives_output(item, derived) for item in (*call.args, *call.keywords))
-            if given and not self._is_known_call(call) and self.facts.models.run_by(call) is None:
-                return call
-        return None
+        calls = [node for node in walk(statement) if isinstance(node, ast.Call)]
+        given = (call for call in calls if any(self._gives_output(item, derived) for item in (*call.args, *call.keywords)))
+        unknown = (call for call in given if not self._is_known_call(call) and self.facts.models.run_by(call) is None)
+        return next((call for call in (*trial.opaque, *unknown) if not self._is_steady(call)), None)
+
+    def _is_steady(self, call: ast.Call) -> bool:
+        """Whether a function of the project, or the loss of one of its classes, computes the same under autocast from what is float32."""
+        function = self._function_of(call)
+        return function is not None and not has_stars(call) and self.facts.precision.is_steady(*function)
 
     def _derived_in(self, statement: ast.stmt) -> set[str]:
         """The names that may hold what a network gave, by the end of a statement and of those chosen before it."""
@@ -548,7 +585,8 @@ class _Split:
         function = called(self.facts, call)
         networks = self.facts.models.of(call.func)
         if function is None and networks is not None and len(networks) == 1 and networks[0].definition is not None:
-            method = method_of(networks[0].definition, "forward")
+            methods = (method_of(networks[0].definition, name) for name in ("__call__", "forward"))
+            method = next((item for item in methods if item is not None), None)
             if method is not None and isinstance(method.node, FUNCTIONS):
                 return method.facts, method.node
         return function
@@ -560,10 +598,19 @@ class _Split:
         if isinstance(parent, ast.Attribute):
             return is_operation(parent.attr)
         if isinstance(parent, ast.Call) and parent.args[:1] == [call]:
-            return takes_tensor(self.facts, parent)
+            return takes_tensor(self.facts, parent) or self._takes_tensor(parent, call)
         if not (isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)):
             return False
         return self._name_used_as_tensor(parent.targets[0])
+
+    def _takes_tensor(self, call: ast.Call, given: ast.expr) -> bool:
+        """Whether a function or loss of the project uses what it is given as one tensor."""
+        function = self._function_of(call) if not has_stars(call) else None
+        if function is None:
+            return False
+        bound = function[0].tree.class_of(function[1]) is not None
+        taking = (item for item in parameters(function[1].args) if passed(call, function[1], item, bound) is given)
+        return any(used_as_tensor(function[0], function[1].body, item.arg) for item in taking)
 
     def _name_used_as_tensor(self, target: ast.Name) -> bool:
         """Whether the statements behind the one that binds a name surely use it as one tensor."""
@@ -615,6 +662,14 @@ def _read_names(statement: ast.stmt) -> set[str]:
         if name is not None:
             found.add(name)
     return found
+
+
+def _handed_on(call: ast.Call) -> Obstacle:
+    return Obstacle(
+        "backward-form",
+        f"the network runs among the arguments of {ast.unparse(call.func)} on line {call.lineno}, which sends the loss backward",
+        "give the loss a name before it is handed on",
+    )
 
 
 def _unknown_loss(call: ast.Call) -> Obstacle:

@@ -20,6 +20,7 @@ from torchfix.facts.code.tree import COMPREHENSIONS, FUNCTIONS, Function, dotted
 from torchfix.facts.code.values import Value, is_default, passed
 from torchfix.facts.half_precision.autocast import WITH_INDEX, Treatment, is_harmless, is_operation, layer_treatment, treatment
 from torchfix.facts.training.models import Network
+from torchfix.facts.training.sequential import last_layers
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -95,6 +96,16 @@ class Precision:
             self._results[key] = result_of(method.facts, method.node, {}, True, depth + 1)
         return self._results[key]
 
+    @staticmethod
+    def is_steady(facts: Facts, function: Function) -> bool:
+        """Whether a function that is given float32 surely computes the same under autocast: nothing that it computes becomes half there."""
+        yields = any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in walk(function))
+        if yields or function.decorator_list or facts.hazards.in_definitions([Definition(facts, function)]) is not None:
+            return False
+        reader = Reader(facts, depth=1, inside=True)
+        reader.block(function.body)
+        return not reader.made and not reader.opaque and not any(reading.sources for reading in reader.returned)
+
 
 def _sets(owner: Definition, name: str) -> bool:
     """Whether a network's class gives an attribute its value while the network runs, or computes it as a property."""
@@ -154,10 +165,10 @@ def gives_one_tensor(network: Network) -> bool:
         return not any(word in name for word in _SEVERAL_RESULTS)
     layer = name.rpartition(".")[2]
     if layer == "Sequential":
-        call = network.value.node
-        last = call.args[-1] if isinstance(call, ast.Call) and call.args else None
-        inner = network.value.facts.models.of(last) if isinstance(last, ast.Call) else None
-        return bool(inner) and all(item.library is not None and gives_one_tensor(item) for item in inner or ())
+        call, facts = network.value.node, network.value.facts
+        last = last_layers(facts, call) if isinstance(call, ast.Call) else []
+        inner = [facts.models.of(item) for item in last]
+        return bool(inner) and all(found and all(item.library and gives_one_tensor(item) for item in found) for found in inner)
     return not layer.startswith(_SEVERAL_OUTPUTS)
 
 

@@ -138,8 +138,9 @@ class Cycles:
 
     def _reaches(self, backward: ast.Call, step: ast.Call) -> bool:
         """Whether a backward pass surely gives gradients to a network that is stepped."""
-        loss, owners = receiver(backward), self._owners(step)
-        return loss is not None and owners is not None and self._facts.recipients.includes(loss, owners)
+        relays, owners = self._facts.relays.of(backward), self._owners(step)
+        losses = [loss for relay in relays for loss in (relay.loss, *relay.given)] if relays else [receiver(backward)]
+        return owners is not None and any(loss is not None and self._facts.recipients.includes(loss, owners) for loss in losses)
 
     def _taken(
         self, loop: Training, step: ast.Call, closing: tuple[ast.stmt, ...], everything: list[_Event]

@@ -23,6 +23,7 @@ from torchfix.facts.training.regions import AUTOCAST, NO_GRAD
 if TYPE_CHECKING:
     from torchfix.facts import Facts
     from torchfix.facts.data.loaders import Loader
+    from torchfix.facts.training.relays import Relay
 
 
 class Kind(enum.Enum):
@@ -45,6 +46,7 @@ class Training:
         scheduler_steps: the ``.step()`` calls of learning-rate schedulers.
         zero_grads: the ``.zero_grad()`` calls.
         forwards: the calls of known networks, torch's own loss modules left out.
+        relays: the backward passes in functions that it leaves them to; the calls of these are among ``backwards``.
     """
 
     facts: Facts
@@ -54,6 +56,14 @@ class Training:
     scheduler_steps: tuple[ast.Call, ...]
     zero_grads: tuple[ast.Call, ...]
     forwards: tuple[ast.Call, ...]
+    relays: tuple[Relay, ...] = ()
+
+    @property
+    def sends(self) -> tuple[tuple[ast.Call, ast.expr], ...]:
+        """Its backward passes, also those in functions, each with what it is called on."""
+        places = {relay.place for relay in self.relays}
+        own = [(call, loss) for call in self.backwards if call not in places and (loss := receiver(call)) is not None]
+        return tuple(dict.fromkeys([*own, *((relay.call, relay.loss) for relay in self.relays)]))
 
     @property
     def function(self) -> Function | None:
@@ -134,29 +144,47 @@ class Loops:
         """The functions of the project that a loop calls and that train once for each call."""
         calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
         runs = [run for call in calls if (last_name(call.func) or "") in self._step_names for run in called(self._facts, call)]
-        return {step for facts, function in runs if (step := facts.loops.step_functions.get(function)) is not None}
+        return {step for facts, function in runs if (step := facts.loops.step_in(function)) is not None}
+
+    def step_in(self, function: Function) -> TrainingStep | None:
+        """A function of this file as one that trains once for each call, itself or through others."""
+        unit = self._facts.relays.unit(function)
+        return unit if isinstance(unit, TrainingStep) else self.step_functions.get(function)
 
     @cached_property
     def _step_names(self) -> frozenset[str]:
         """The names of the functions of the program that train once for each call."""
-        return frozenset(function.name for facts in self._facts.program.files for function in facts.loops.step_functions)
+        steps = (step for facts in self._facts.program.files for step in (*facts.loops.step_functions.values(), *facts.relays.units))
+        return frozenset(step.node.name for step in steps if isinstance(step.node, FUNCTIONS))
 
     @property
     def all(self) -> tuple[Training, ...]:
         """The training loops of the file, and its functions that train once for each call."""
         return (*self.training, *self.step_functions.values())
 
+    def relaying(self, node: LoopNode | Function) -> Training | None:
+        """A loop or function that steps, with the calls by which it leaves backward passes to functions; None for any other."""
+        calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
+        relays = {call: found for call in calls if (found := self._facts.relays.of(call))}
+        parts = self._parts(node.body, frozenset(relays)) if relays else None
+        if parts is None:
+            return None
+        inside = tuple(relay for found in relays.values() for relay in found)
+        if isinstance(node, FUNCTIONS):
+            return TrainingStep(self._facts, node, *parts, inside)
+        return Loop(self._facts, node, *parts, inside)
+
     def _parts(
-        self, body: list[ast.stmt]
+        self, body: list[ast.stmt], relayed: frozenset[ast.Call] = frozenset()
     ) -> tuple[tuple[ast.Call, ...], tuple[ast.Call, ...], tuple[ast.Call, ...], tuple[ast.Call, ...], tuple[ast.Call, ...]] | None:
-        """The calls that make a body train, as :class:`Training` lists them; None where it does not."""
-        calls = [
-            item
-            for statement in body
-            for item in walk_here(statement)
-            if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute)
-        ]
-        backwards = [call for call in calls if _attr(call) == "backward"]
+        """The calls that make a body train, as :class:`Training` lists them; None where it does not.
+
+        Args:
+            relayed: calls of functions that stand for their backward passes.
+        """
+        every = [item for statement in body for item in walk_here(statement) if isinstance(item, ast.Call)]
+        calls = [item for item in every if isinstance(item.func, ast.Attribute)]
+        backwards = [call for call in every if _attr(call) == "backward" or call in relayed]
         stepping = [call for call in calls if _attr(call) == "step" or self._facts.wrapped_optimizers.step(call) is not None]
         if not backwards or not stepping:
             return None
@@ -201,7 +229,7 @@ class Loops:
             if any(_attr(call) == "backward" for call in calls):
                 if any(self._runs_step(_attr(call)) for call in calls):
                     found[node] = "step"
-            elif any(self._runs_backward(call) for call in calls):
+            elif any(self._runs_backward(call) for call in calls) or self.steps_of(node):
                 found[node] = "backward"
         outer = {around for node in (*found, *(loop.node for loop in self.training)) for around in self._facts.tree.ancestors(node)}
         return {node: part for node, part in found.items() if node not in outer and self.at(node) is None}
@@ -260,7 +288,7 @@ class Loops:
             return _beside(f"{words} pauses between the parts of its training step")
         waiting: list[tuple[Facts, Function]] = [(step.facts, step.node)]
         for facts, function in waiting:  # one that calls it without a loop is called in turn
-            calls = facts.callers_everywhere(function)
+            calls = facts.loops.named_calls(function) if (seen := facts.callers_everywhere(function)) is None else seen
             if calls is None:
                 return _beside(f"{_places([(facts, function)])}, which trains, may have callers that are not seen")
             for caller, node in dict.fromkeys((caller, caller.loops._repeats(call)) for caller, call in calls):
@@ -270,6 +298,16 @@ class Loops:
                 if isinstance(node, FUNCTIONS) and (caller, node) not in waiting:
                     waiting.append((caller, node))
         return None
+
+    def named_calls(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
+        """Every call of a method of this name in the project, whatever its object is; None where the name is used in other ways."""
+        if self._facts.tree.class_of(function) is None or function.name.startswith("__"):
+            return None
+        files = [self._facts.project.file(path) for path in self._facts.project.holding(function.name)]
+        uses = [(facts, use) for facts in files if facts is not None for use in facts.tree.attributes.get(function.name, ())]
+        calls = [(facts, facts.tree.parent(use)) for facts, use in uses]
+        found = [(facts, call) for (facts, call), (_, use) in zip(calls, uses) if isinstance(call, ast.Call) and call.func is use]
+        return found if len(found) == len(uses) and None not in files else None
 
     def _repeats(self, call: ast.Call) -> LoopNode | Function | ast.Module:
         """The outermost loop that repeats a call in its function; where there is none that function, or the module."""
@@ -281,7 +319,7 @@ class Loops:
         place = f"line {{}} of {self._facts.path}"
         body = [item for item in node.body if not isinstance(item, (*FUNCTIONS, ast.ClassDef))]
         for facts, sent in self._facts.reach.calls(body):
-            if _attr(sent) == "backward" and sent not in step.backwards:
+            if _attr(sent) == "backward" and sent not in step.backwards and all(sent is not call for call, _ in step.sends):
                 return _beside(f"{ast.unparse(sent)} (line {sent.lineno} of {facts.path}) goes backward beside {words}")
         stepped = {dotted(_receiver(call)) for call in step.steps}
         for item in (item for statement in body for item in walk_here(statement)):
@@ -302,7 +340,9 @@ class Loops:
         """Whether a training loop already uses mixed precision: autocast in or around it, or a scaled loss."""
         if self._facts.regions.under(loop.node, AUTOCAST):
             return True
-        calls = [node for node in loop.nodes() if isinstance(node, ast.Call)]
+        functions = dict.fromkeys(function for relay in loop.relays for function in relay.functions)
+        nodes = [*loop.nodes(), *(node for function in functions for node in walk_here(function))]
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
         scaled = any(isinstance(call.func, ast.Attribute) and call.func.attr in ("scale", "scale_loss", "unscale_") for call in calls)
         return scaled or any(self._facts.calls.meaning(call) in AUTOCAST for call in calls)
 

@@ -93,10 +93,13 @@ class _Search:
         return self.reach(facts, value)
 
     def _stored(self, facts: Facts, node: ast.Attribute) -> bool:
-        """Whether the same function stores such a value in an attribute, wherever it does."""
+        """Whether the same function stores such a value in an attribute, wherever it does; else whether all methods of the class do."""
         name, home = dotted(node), facts.tree.function(node)
         stores = [use for use in facts.tree.attributes[node.attr] if isinstance(use.ctx, ast.Store) and dotted(use) == name]
-        near = [facts.tree.parent(use) for use in stores if facts.tree.function(use) is home]
+        if isinstance(node.value, ast.Name) and facts.is_self(node.value) and all(facts.tree.function(use) is not home for use in stores):
+            own = [use for use in stores if facts.tree.method_class(use) is facts.tree.method_class(node)]
+            home, stores = None, own if len(own) == len(stores) else []
+        near = [facts.tree.parent(use) for use in stores if home is None or facts.tree.function(use) is home]
         return name is not None and bool(near) and all(isinstance(item, ast.Assign) and self.reach(facts, item.value) for item in near)
 
     def _call(self, facts: Facts, call: ast.Call) -> bool:

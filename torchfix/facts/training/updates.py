@@ -112,7 +112,7 @@ class Updates:
         if isinstance(readers, Obstacle):
             return readers
         steps = [self._stepped(step, named, moved, readers.get(step)) for step, named, moved in made]
-        sent = [Sent(call, loss, self._facts.tree.statement(call)) for call in loop.backwards if (loss := receiver(call)) is not None]
+        sent = [Sent(call, loss, self._facts.tree.statement(call)) for call, loss in loop.sends]
         return Update(loop, tuple(sent), tuple(steps), cycle.closing, tuple(self._counted(loop, cycle.closing)))
 
     def _stepped(self, step: ast.Call, named: ast.expr, moved: tuple[Optimizer, ...], reader: ast.stmt | None) -> Stepped:

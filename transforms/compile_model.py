@@ -31,10 +31,11 @@ After:
         optimizer.step()
 
 Safety:
-    Off by default: what it gains depends on the network, and the first batches take much longer. Effects ``numerics`` and
-    ``rng``: kernels round differently, and dropout draws other numbers. Nothing changes without CUDA. Held where the
-    forward pass reads values back, prints or decides by them, where gradients of gradients are taken, under DataParallel,
-    and where hooks, TorchScript or ONNX look into the network.
+    Off by default: what it gains depends on the network, the first batches take much longer, and kernels are made by Triton
+    and a C++ compiler, which must be there. Effects ``numerics`` and ``rng``: kernels round differently, and dropout draws
+    other numbers. Nothing changes without CUDA. Held where the forward pass reads values back, prints or decides by them,
+    where gradients of gradients are taken, under DataParallel, and where hooks, TorchScript or ONNX look into the network.
+    Programs in which a framework trains, or something is compiled already, are left alone.
 
 Reference:
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.compile
@@ -47,12 +48,14 @@ from collections.abc import Iterator
 
 from torchfix.edits import InsertAfter
 from torchfix.facts import Facts
-from torchfix.facts.code.calls import keyword
-from torchfix.facts.code.tree import dotted, last_name, walk
+from torchfix.facts.code.calls import is_constant, keyword
+from torchfix.facts.code.tree import FUNCTIONS, dotted, last_name, walk
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.loops import Training
 from torchfix.facts.training.models import Network
+from torchfix.facts.training.targets import Target
 from torchfix.transform import Default, Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "the network runs operation by operation"
@@ -68,30 +71,52 @@ _SECOND_ORDER = Held("double-backward", "gradients of gradients are taken, which
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     """The networks of training loops on CUDA that are made in this file."""
-    if any("compile" in other.tree.calls for other in facts.program.files):
+    if facts.program.in_charge or any(map(_compiles, facts.program.files)):
         return
     done: set[tuple[ast.stmt, str]] = set()
-    for training in facts.loops.all:
-        target = facts.targets.around(training.node)
-        for call in training.forwards if target is not None and target.may_be_cuda else ():
-            networks, places = facts.models.run_by(call), facts.companions.of(call.func)
-            for place in () if isinstance(places, Obstacle) or not networks else places:
-                name = dotted(place.variable)
-                if place.facts is not facts or name is None or (place.after, name) in done or target is None:
-                    continue
-                done.add((place.after, name))
-                effects = frozenset({Effect.NUMERICS, Effect.RNG})
-                held = _held(facts, networks or (), training)
-                if held is not None:
-                    yield Finding(place.after, _MESSAGE, effects=effects, held=held)
-                    continue
-                words = (facts.companions.text(item, place) for item in (target.variable, target.flag))
-                test = Spelling(facts, place.after).on_cuda(*words, is_object=target.is_object)
-                edit = InsertAfter(place.after, f"if {test}:\n    {name}.compile()")
-                yield Finding(place.after, _MESSAGE, (edit,), effects, _BECAUSE, (_NOTE,))
+    for training, call, place, target in _made_for_training(facts):
+        name = dotted(place.variable)
+        if name is None or (place.after, name) in done:
+            continue
+        done.add((place.after, name))
+        effects = frozenset({Effect.NUMERICS, Effect.RNG})
+        held = _held(facts, training.facts.models.run_by(call) or ())
+        if held is not None:
+            yield Finding(place.after, _MESSAGE, effects=effects, held=held)
+            continue
+        edit = InsertAfter(place.after, f"if {_test(training, place, target)}:\n    {name}.compile()")
+        yield Finding(place.after, _MESSAGE, (edit,), effects, _BECAUSE, (_NOTE,))
 
 
-def _held(facts: Facts, networks: tuple[Network, ...], training: Training) -> Held | None:
+def _made_for_training(facts: Facts) -> Iterator[tuple[Training, ast.Call, Companion, Target]]:
+    """The calls of networks in code of the program that trains on CUDA, with where this file makes the networks."""
+    for other in facts.program.files:
+        for training in other.loops.all:
+            target = other.targets.around(training.node)
+            for call in training.forwards if target is not None and target.may_be_cuda else ():
+                places = other.companions.of(call.func) if other.models.run_by(call) else ()
+                for place in () if isinstance(places, Obstacle) else places:
+                    if place.facts is facts and target is not None:
+                        yield training, call, place, target
+
+
+def _test(training: Training, place: Companion, target: Target) -> str:
+    """The program's own test for CUDA where the network is made, else the machine's."""
+    variable, flag = (training.facts.companions.text(word, place) for word in (target.variable, target.flag))
+    if variable is None and flag is not None:
+        return flag
+    return Spelling(place.facts, place.after).on_cuda(variable, None, is_object=target.is_object)
+
+
+def _compiles(facts: Facts) -> bool:
+    """Whether a file compiles something with torch, rather than a pattern."""
+    calls = facts.tree.calls.get("compile", ())
+    return any(facts.calls.meaning(call) in ("torch.compile", None) for call in calls) or any(
+        facts.names.qualified(use) == "torch.compile" for use in facts.tree.attributes.get("compile", ())
+    )
+
+
+def _held(facts: Facts, networks: tuple[Network, ...]) -> Held | None:
     """What stands in the way of compiling networks."""
     files = facts.program.files
     if any("DataParallel" in network.wrappers for network in networks):
@@ -110,32 +135,50 @@ def _held(facts: Facts, networks: tuple[Network, ...], training: Training) -> He
 
 
 def _exports(facts: Facts) -> bool:
-    calls = (call for name in ("script", "trace", "export") for call in facts.tree.calls.get(name, ()))
-    return any((facts.calls.meaning(call) or "").startswith(("torch.jit.", "torch.onnx.")) for call in calls)
+    named = (use for name in ("script", "script_method", "ScriptModule", "trace", "export") for use in _uses(facts, name))
+    return any((facts.names.qualified(use) or "").startswith(("torch.jit.", "torch.onnx.")) for use in named)
+
+
+def _uses(facts: Facts, name: str) -> tuple[ast.expr, ...]:
+    return (*facts.tree.attributes.get(name, ()), *facts.tree.names.get(name, ()))
 
 
 def _differentiates(facts: Facts) -> bool:
-    kept = (call for calls in facts.tree.calls.values() for call in calls if keyword(call, "create_graph") is not None)
-    return next(facts.calls.to("torch.autograd.grad"), None) is not None or any(True for _ in kept)
+    given = (keyword(call, "create_graph") for calls in facts.tree.calls.values() for call in calls)
+    kept = any(item is not None and not is_constant(item.value, False) for item in given)
+    return kept or next(facts.calls.to("torch.autograd.grad"), None) is not None
 
 
 def _breaks(facts: Facts, definition: ast.AST) -> ast.AST | None:
     """The first place in a network's code that reads a value back, prints, or decides by the value of a tensor."""
-    assert isinstance(definition, ast.ClassDef)
-    methods = [item for item in definition.body if isinstance(item, ast.FunctionDef) and not item.name.startswith(("__", "init", "reset"))]
-    for node in (node for method in methods for node in walk(method)):
+    for node in (node for function in _forward(definition) for node in walk(function)):
         if isinstance(node, ast.Call):
             method = isinstance(node.func, ast.Attribute) and facts.calls.meaning(node) is None
             if (method and last_name(node.func) in _READS) or facts.calls.meaning(node) == "builtins.print":
                 return node
-        elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)) and _by_value(node.test):
+        elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)) and _by_value(facts, node.test):
             return node
     return None
 
 
-def _by_value(test: ast.expr) -> bool:
+def _forward(definition: ast.AST) -> list[ast.AST]:
+    """What of a function or class may run in a forward pass: ``forward`` and the methods that it calls, or all of another class."""
+    if not isinstance(definition, ast.ClassDef):
+        return [definition]
+    methods = {item.name: item for item in definition.body if isinstance(item, FUNCTIONS)}
+    if "forward" not in methods:
+        return [item for name, item in methods.items() if not name.startswith(("__", "init", "reset"))]
+    found = ["forward"]
+    for name in found:  # grows while it is read
+        named = {node.attr for node in walk(methods[name]) if isinstance(node, ast.Attribute)}
+        found += [other for other in methods if other in named and other not in found]
+    return [methods[name] for name in found]
+
+
+def _by_value(facts: Facts, test: ast.expr) -> bool:
     """Whether a condition computes with tensors: sums, comparisons of all or any."""
-    return any(isinstance(node, ast.Call) and last_name(node.func) in _MEASURES for node in walk(test))
+    calls = (node for node in walk(test) if isinstance(node, ast.Call) and last_name(node.func) in _MEASURES)
+    return any(not (facts.calls.meaning(node) or "").startswith(("builtins.", "math.")) for node in calls)
 
 
-TRANSFORM = Transform.from_module(__name__, __doc__, group="compile", literals=(b"backward",), find=find, since="2.2", default=Default.OFF)
+TRANSFORM = Transform.from_module(__name__, __doc__, group="compile", literals=(b"torch",), find=find, since="2.2", default=Default.OFF)

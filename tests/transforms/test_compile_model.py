@@ -9,7 +9,7 @@ import pytest
 
 from tests.running import run_on_cpu
 from torchfix import registry
-from torchfix.testing import check_held, check_noop, check_transformed, run_transform
+from torchfix.testing import check_held, check_noop, check_transformed, run_on_program, run_transform
 
 RULE = "compile-model"
 SCRIPT = """\
@@ -38,6 +38,9 @@ for x in torch.ones(3, 4, 8):
     print(loss.item())
 print(list(model.state_dict()), isinstance(model, Net))
 """
+DOUBLE = "def double(x):\n    return 2 * x\n\n\n"
+COUNT = "    def count(self, x):\n        return int(x.sum().item())\n\n    def forward"
+COUNTED = SCRIPT.replace("    def forward", COUNT).replace("return self.layer", "return self.count(x) * self.layer")
 MADE = "model = Net().to(device)\n"
 COMPILED = f'{MADE}if device.type == "cuda":\n    model.compile()\n'
 
@@ -48,6 +51,8 @@ COMPILED = f'{MADE}if device.type == "cuda":\n    model.compile()\n'
         pytest.param(SCRIPT.replace(MADE, "model = torch.compile(Net().to(device))\n"), id="compiled already"),
         pytest.param(SCRIPT.replace(MADE, f"{MADE}model.compile()\n"), id="compiled in place already"),
         pytest.param(SCRIPT.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'), id="on the host"),
+        pytest.param(SCRIPT.replace("class Net", f"@torch.compile\n{DOUBLE}class Net", 1), id="a function that is compiled"),
+        pytest.param("from accelerate import Accelerator\nAccelerator()\n" + SCRIPT, id="a framework trains"),
         pytest.param(SCRIPT.replace("    loss.backward()\n    optimizer.step()\n", ""), id="nothing is trained"),
     ],
 )
@@ -64,6 +69,10 @@ def test_leaves_networks_that_gain_nothing(text: str) -> None:
         pytest.param("graph-breaks", SCRIPT.replace("return self", "return x if x.sum() > 0 else self"), id="by value"),
         pytest.param("looked-into", SCRIPT.replace("optimizer =", "model.register_forward_hook(print)\noptimizer ="), id="trap: hooks"),
         pytest.param("looked-into", SCRIPT + "torch.onnx.export(model, x, 'net.onnx')\n", id="trap: ONNX"),
+        pytest.param("graph-breaks", COUNTED, id="in a method that forward calls"),
+        pytest.param(
+            "looked-into", SCRIPT.replace("class Net", f"@torch.jit.script\n{DOUBLE}class Net", 1), id="trap: a scripted function"
+        ),
         pytest.param("looked-into", SCRIPT + "torch.jit.trace(model, x)\n", id="trap: TorchScript"),
         pytest.param("double-backward", SCRIPT.replace("loss.backward()", "loss.backward(create_graph=True)"), id="gradients of gradients"),
         pytest.param("data-parallel", SCRIPT.replace("Net().to(device)", "nn.DataParallel(Net()).to(device)"), id="trap: DataParallel"),
@@ -94,6 +103,41 @@ def test_the_network_is_compiled_where_it_is_made() -> None:
     """Under the program's own test for CUDA."""
     (note,) = check_transformed(RULE, SCRIPT, SCRIPT.replace(MADE, COMPILED))
     assert note.notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(SCRIPT.replace("import torch\n", "import re\n\nimport torch\n", 1) + "re.compile('x')\n", id="a pattern is compiled"),
+        pytest.param(SCRIPT.replace("    def forward", COUNT), id="a method that only others call reads back"),
+        pytest.param(SCRIPT.replace("return self", "if max(x.shape) > 9:\n            return x\n        return self"), id="by its shape"),
+        pytest.param(SCRIPT.replace("loss.backward()", "loss.backward(create_graph=False)"), id="no gradients of gradients"),
+    ],
+)
+def test_what_a_compiled_graph_takes_does_not_hold_it(text: str) -> None:
+    """Only what runs in the forward pass, and depends on values, breaks the graph."""
+    check_transformed(RULE, text, text.replace(MADE, COMPILED))
+
+
+def test_a_flag_is_asked_as_it_is() -> None:
+    """An ``if`` takes any value."""
+    text = SCRIPT.replace('device = torch.device("cuda" if torch.cuda.is_available() else "cpu")', "use_cuda = torch.cuda.is_available()")
+    text = text.replace("Net().to(device)", "Net()").replace(
+        "    optimizer.zero", "    if use_cuda:\n        x = x.cuda()\n    optimizer.zero"
+    )
+    text = text.replace("x.to(device)", "x").replace("optimizer = ", "if use_cuda:\n    model.cuda()\noptimizer = ")
+    check_transformed(RULE, text, text.replace("model = Net()\n", "model = Net()\nif use_cuda:\n    model.compile()\n"))
+
+
+def test_a_network_whose_loop_stands_in_another_file_is_compiled_where_it_is_made() -> None:
+    """The finding is in the script."""
+    head, loop = SCRIPT.split("for x in", 1)
+    library = "import torch\n\n\ndef train(model, optimizer, device):\n    for x in" + loop.split("print(list")[0].replace(
+        "\n    ", "\n        "
+    )
+    results = run_on_program(RULE, {"engine.py": library, "main.py": f"from engine import train\n{head}train(model, optimizer, device)\n"})
+    assert COMPILED in results["main.py"].after.decode()
+    assert not results["engine.py"].notes
 
 
 def test_without_cuda_nothing_changes(tmp_path: Path) -> None:

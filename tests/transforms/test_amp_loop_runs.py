@@ -26,7 +26,10 @@ from torchfix.transform import Selected
 RECORDING = ROOT / "tests" / "recording.py"
 Record = dict[str, Any]
 Version = tuple[int, int] | None
+# Programs that train in one process, and of these one for each order of calls.
 ALONE = [name for name, program in PROGRAMS.items() if program.ranks == 1]
+OF_EACH_KIND = [*{(PROGRAMS[name].order, PROGRAMS[name].rules, PROGRAMS[name].resumes): name for name in ALONE}.values()]
+SECONDS = 100  # within which a process with many programs must have ended
 
 
 @functools.cache
@@ -77,8 +80,20 @@ def laid(folder: Path, programs: Mapping[str, Mapping[str, str]]) -> str:
 def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     """What the programs do as their authors wrote them, on the CPU."""
     home = laid(tmp_path_factory.mktemp("programs") / "before", {name: PROGRAMS[name].texts for name in ALONE})
-    records: dict[str, dict[str, Record]] = json.loads(run_on_cpu(RECORDING, home))
-    return records["before"]
+    return on_cpu(home)["before"]
+
+
+def on_cpu(*words: str) -> dict[str, dict[str, Record]]:
+    """The records of programs, by folder and name, on the CPU."""
+    records: dict[str, dict[str, Record]] = json.loads(run_on_cpu(RECORDING, *words, timeout=SECONDS))
+    return records
+
+
+def on_gpu(*words: str, capability: str) -> dict[str, dict[str, Record]]:
+    """The same on the pretend GPU."""
+    skip_on_cuda_build()
+    records: dict[str, dict[str, Record]] = json.loads(run_on_fake_gpu(RECORDING, *words, timeout=SECONDS, capability=capability)[0])
+    return records
 
 
 def numbers(printed: str) -> list[float]:
@@ -151,7 +166,7 @@ def test_without_cuda_all_train_as_before_to_the_last_bit(before: dict[str, Reco
     for torch in (None, (1, 10), (1, 6)):
         texts[str(torch)] = {name: after_of(name, torch) for name in ALONE if torch is None or after_of(name, torch) != after_of(name)}
     texts["all rules"] = {name: after_of_all(name) for name in ALONE}
-    records = json.loads(run_on_cpu(RECORDING, *(laid(tmp_path / version, programs) for version, programs in texts.items())))
+    records = on_cpu(*(laid(tmp_path / version, programs) for version, programs in texts.items()))
     assert not failures(before)
     for version in texts:
         assert not failures(records[version])
@@ -162,10 +177,12 @@ def test_without_cuda_all_train_as_before_to_the_last_bit(before: dict[str, Reco
         assert not not_in(records[version], "float32")
 
 
-def both(folder: Path, plain: Iterable[str], overflow: Iterable[str]) -> list[str]:
-    """The recorder's words for two folders of rewritten programs, of which those of the second overflow."""
-    homes = {kind: laid(folder / kind, {n: after_of(n) for n in names}) for kind, names in (("plain", plain), ("overflow", overflow))}
-    return [homes["plain"], "--overflow", homes["overflow"]]
+def check_nearly(records: Mapping[str, Record], before: Mapping[str, Record], tolerance: float, dtype: str) -> None:
+    """Check that programs make the promised calls, with all layers in this dtype, and end up near the original."""
+    assert not failures(records)
+    assert not disordered(records)
+    assert not not_in(records, dtype)
+    assert not far_off(records, before, tolerance)
 
 
 def check_overflow(records: Mapping[str, Record]) -> None:
@@ -174,45 +191,45 @@ def check_overflow(records: Mapping[str, Record]) -> None:
     assert not wrongly_skipped(records)
 
 
+def both(folder: Path, plain: Iterable[str], overflow: Iterable[str]) -> list[str]:
+    """The recorder's words for two folders of rewritten programs, of which those of the second overflow."""
+    homes = {kind: laid(folder / kind, {n: after_of(n) for n in names}) for kind, names in (("plain", plain), ("overflow", overflow))}
+    return [homes["plain"], "--overflow", homes["overflow"]]
+
+
 def test_in_bfloat16_on_the_cpu_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
     """With a scaler that is switched on; an infinite loss skips its step and halves the scale, and the next step goes on."""
     names = [name for name in ALONE if PROGRAMS[name].half_on_host]
-    records = json.loads(run_on_cpu(RECORDING, "--bfloat16", *both(tmp_path, names, names)))
-    assert not failures(records["plain"])
-    assert not disordered(records["plain"])
-    assert not not_in(records["plain"], "bfloat16")
-    assert not far_off(records["plain"], before, 0.05)
+    records = on_cpu("--bfloat16", *both(tmp_path, names, names))
+    check_nearly(records["plain"], before, 0.05, "bfloat16")
     check_overflow(records["overflow"])
     moved = [Counter(records["overflow"][f"H {name}"]["calls"]) for name in ("a schedule per step", "a schedule of one cycle")]
     assert [calls["update"] - calls["schedule"] for calls in moved] == [0, 1], "only a schedule that counts steps waits for a skipped one"
 
 
 def test_on_a_gpu_in_float16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
-    """No operator is banned by CUDA's lists, every layer computes in float16, and an infinite loss skips its step only."""
-    skip_on_cuda_build()
-    of_each_kind = {(PROGRAMS[name].order, PROGRAMS[name].rules, PROGRAMS[name].resumes): name for name in ALONE}.values()
+    """No operator is banned by CUDA's lists, and every layer computes in float16; old torch's spelling does the same."""
     old = laid(tmp_path / "old", {name: after_of(name, (1, 6)) for name in ("A clipped", "a loop in another file")})
-    together = laid(tmp_path / "all rules", {name: after_of_all(name) for name in of_each_kind if not PROGRAMS[name].resumes})
-    printed, _ = run_on_fake_gpu(RECORDING, old, together, *both(tmp_path, ALONE, of_each_kind), capability="7.5")
-    records = json.loads(printed)
-    for version in ("plain", "old", "all rules"):
-        assert not failures(records[version])
-        assert not disordered(records[version])
-        assert not not_in(records[version], "float16")
-        assert not far_off(records[version], before, 0.005)
+    records = on_gpu(old, laid(tmp_path / "after", {name: after_of(name) for name in ALONE}), capability="7.5")
+    for version in ("after", "old"):
+        check_nearly(records[version], before, 0.005, "float16")
+
+
+def test_on_a_gpu_an_infinite_loss_skips_its_step_only(before: dict[str, Record], tmp_path: Path) -> None:
+    """The scale is halved and the next step goes on; without it, all rules together train nearly as before."""
+    together = laid(tmp_path / "all rules", {name: after_of_all(name) for name in OF_EACH_KIND if not PROGRAMS[name].resumes})
+    overflow = laid(tmp_path / "overflow", {name: after_of(name) for name in OF_EACH_KIND})
+    records = on_gpu(together, "--overflow", overflow, capability="7.5")
+    check_nearly(records["all rules"], before, 0.005, "float16")
     check_overflow(records["overflow"])
 
 
-def test_on_a_gpu_in_bfloat16_all_train_nearly_as_before(before: dict[str, Record], tmp_path: Path) -> None:
-    """No operator is banned by CUDA's lists, and every layer computes in bfloat16, but for the threads of DataParallel."""
-    skip_on_cuda_build()
-    printed, _ = run_on_fake_gpu(RECORDING, laid(tmp_path / "after", {name: after_of(name) for name in ALONE}), capability="8.0")
-    records = json.loads(printed)["after"]
-    assert not failures(records)
-    assert not disordered(records)
-    assert not not_in({name: record for name, record in records.items() if name != "J parallel"}, "bfloat16")
-    assert not not_in({"J parallel": records["J parallel"]}, "float16")
-    assert not far_off(records, before, 0.05)
+def test_on_a_gpu_that_has_bfloat16_they_train_in_it(before: dict[str, Record], tmp_path: Path) -> None:
+    """One program of each kind; the threads of DataParallel alone keep to float16."""
+    names = {*OF_EACH_KIND, "J parallel"}
+    records = on_gpu(laid(tmp_path / "after", {name: after_of(name) for name in names}), capability="8.0")["after"]
+    check_nearly({"J parallel": records.pop("J parallel")}, before, 0.005, "float16")
+    check_nearly(records, before, 0.05, "bfloat16")
 
 
 def test_two_ranks_skip_the_same_steps(tmp_path: Path) -> None:
@@ -221,9 +238,6 @@ def test_two_ranks_skip_the_same_steps(tmp_path: Path) -> None:
     before = laid(tmp_path / "before", {name: PROGRAMS[name].texts})
     records = json.loads(run_two_processes(RECORDING, "--bfloat16", before, *both(tmp_path, [name], [name])))
     assert not failures(records["before"])
-    assert not failures(records["plain"])
-    assert not disordered(records["plain"])
-    assert not not_in(records["plain"], "bfloat16")
-    assert not far_off(records["plain"], records["before"], 0.05)
+    check_nearly(records["plain"], records["before"], 0.05, "bfloat16")
     check_overflow(records["overflow"])
     assert records["overflow"][name]["printed"].endswith("alike\n")

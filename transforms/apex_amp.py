@@ -46,7 +46,9 @@ Safety:
     Effect ``numerics``: torch's lists of operations differ a little from Apex's, and code outside the regions computes in
     float32 again. Level O1 only, also where it is the default of an option; O2 and O3, which change the weights, are held.
     Every loss of the loop is scaled, every step of its optimizers is in sight, and gradients are unscaled before their
-    first reader; branches with Apex and without become one where both say the same. Anything else is held.
+    first reader; branches with Apex and without become one where both say the same. Anything else is held. Apex's layer
+    norm, fused Adam and SGD, and synchronized batch norm become torch's; its DistributedDataParallel stays, and is named.
+    Effect ``checkpoint`` where the scaler's state takes the place of Apex's, or an optimizer's has other entries.
 
 Reference:
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html
@@ -65,6 +67,7 @@ from torchfix.edits import (
     InsertAfter,
     InsertBefore,
     Remove,
+    RemoveArgument,
     RemoveImport,
     Replace,
     SetArgument,
@@ -72,10 +75,11 @@ from torchfix.edits import (
     by_file,
 )
 from torchfix.facts import Facts
-from torchfix.facts.half_precision.apex import amp_uses, imports_of
+from torchfix.facts.half_precision.apex import Use, amp_uses, imports_of
 from torchfix.facts.half_precision.apex_imports import serves_amp, shortened, unneeded
 from torchfix.facts.half_precision.apex_migration import Migration, migration_of, returns_as_named
 from torchfix.facts.half_precision.apex_training import Piece, ScaledTraining, Step, written
+from torchfix.facts.half_precision.apex_twins import Twin, twins_of
 from torchfix.facts.obstacle import Obstacle
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
@@ -89,21 +93,12 @@ _MESSAGES = {
 _IMPORTED = "Apex's mixed precision is imported, and torch has its own"
 _OTHER = "Apex's mixed precision is used, and torch has its own"
 _BECAUSE = "the program trains in half precision already, and each of its losses and steps is in sight"
-_OUTSIDE = (
-    "What runs outside the training step, evaluation among it, computes in float32 again: Apex had changed torch for the whole program."
-)
-_LEVEL = "{option} now only tells O0, which switches mixed precision off, from all others, which compute as O1 did."
-_STATES = (
-    "Checkpoints that Apex wrote still load, but for the scale of the loss, which torch's scaler finds again in a few steps; "
-    'new ones have the scaler\'s state under "{key}".'
-)
-_SCALE = (
-    "The scale stays at {scale} as long as no gradient overflows; torch's scaler then skips the step and halves it, where Apex went on."
-)
 
 
 def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
-    """Every place that uses Apex's mixed precision; all of them change together or not at all."""
+    """Every place that uses Apex's mixed precision, which change together or not at all, and what else of Apex torch has."""
+    for use, twin in twins_of(facts):
+        yield _other_part(facts, use, twin)
     migration = migration_of(facts)
     if migration is None:
         return
@@ -116,7 +111,22 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
     own, elsewhere = by_file(facts.path, rewrite.edits())
     effects = frozenset({Effect.NUMERICS, Effect.CHECKPOINT} if migration.states.key else {Effect.NUMERICS})
     for node, message in _places(facts):
-        yield Finding(node, message, own, effects, _BECAUSE, tuple(rewrite.notes()), elsewhere=elsewhere)
+        yield Finding(node, message, own, effects, _BECAUSE, migration.notes, elsewhere=elsewhere)
+
+
+def _other_part(facts: Facts, use: Use, twin: Twin | Obstacle) -> Finding:
+    """A layer, an optimizer or a wrapper of Apex, and torch's in its place."""
+    node, message = use.call or use.node, f"{use.name} is used, and torch has its own"
+    if isinstance(twin, Obstacle):
+        return Finding(node, message, effects=frozenset({Effect.NUMERICS}), held=Held(twin.code, twin.text, twin.help))
+    spelled = facts.names.spell(twin.name, use.node)
+    edits: list[Edit] = [Replace(use.node, spelled or twin.name), RemoveImport(*use.imported)]
+    edits += [AddImport("torch")] if spelled is None else []
+    if use.call is not None:
+        edits += [RemoveArgument(use.call, name) for name in twin.dropped]
+        edits += [SetArgument(use.call, name, value) for name, value in twin.added]
+    effects = frozenset({Effect.NUMERICS, Effect.CHECKPOINT} if twin.changes_state else {Effect.NUMERICS})
+    return Finding(node, message, tuple(edits), effects, f"{twin.name} computes the same")
 
 
 def _places(facts: Facts) -> Iterator[tuple[ast.AST, str]]:
@@ -149,7 +159,8 @@ class _Rewrite:
         yield from self.hand_on()
         yield from self.checkpoints()
         for training in migration.trainings:
-            yield from ((training.facts.path, edit) for edit in (*self.pieces(training), *self.steps(training), *self.regions(training)))
+            scaled = () if migration.off else (*self.steps(training), *self.regions(training))
+            yield from ((training.facts.path, edit) for edit in (*self.pieces(training), *scaled))
         kept = [piece.statement for training in migration.trainings for piece in training.pieces]
         for use in migration.uses:
             if use.word == "master_params" and use.call is not None and not any(use.facts.tree.is_within(use.call, item) for item in kept):
@@ -161,8 +172,8 @@ class _Rewrite:
             yield AddImport("torch")
         for statement, alias in imports_of(facts):
             if statement in facts.tree.module.body:
-                origin = (statement.module or "", alias.name) if isinstance(statement, ast.ImportFrom) else (alias.name, None)
-                yield RemoveImport(*origin)
+                brought = (statement.module or "", alias.name) if isinstance(statement, ast.ImportFrom) else (alias.name, None)
+                yield RemoveImport(*brought)
         yield from (
             Remove(item) for item in unneeded(facts) if not (self.migration.goes and facts.tree.is_within(item, self.migration.top))
         )
@@ -173,7 +184,7 @@ class _Rewrite:
         migration, request = self.migration, self.migration.request
         made = f"{self.scaler} = {migration.scaler}"
         if migration.goes:
-            yield Replace(migration.top, made)
+            yield Remove(migration.top) if migration.off else Replace(migration.top, made)
             return
         statement = migration.facts.tree.statement(request.call)
         given = {"models": request.models} if request.optimizers is None else {"models": request.models, "optimizers": request.optimizers}
@@ -184,7 +195,7 @@ class _Rewrite:
             yield Replace(statement, f"$target = {values}", {"target": statement.targets[0], **given})
         else:
             yield Replace(request.call, values, given)
-        yield InsertAfter(migration.top, made)
+        yield from [] if migration.off else [InsertAfter(migration.top, made)]
 
     def hand_on(self) -> Iterator[tuple[str, Edit]]:
         """The scaler's way through the functions that the optimizer goes through."""
@@ -221,9 +232,11 @@ class _Rewrite:
         for statement in piece.kept:
             if piece.sent is not None and piece.sent.statement is statement:
                 given = ", ".join(facts.source.segment(item) for item in (*piece.sent.call.args, *piece.sent.call.keywords))
-                yield f"{scaler}.scale($loss).backward({given})"
+                whole = "$loss" if isinstance(piece.sent.loss, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else "($loss)"
+                yield f"{whole if self.migration.off else f'{scaler}.scale($loss)'}.backward({given})"
                 continue
-            yield from (self.unscale(training, step) for step in training.steps if step.reader is statement)
+            readers = [] if self.migration.off else [step for step in training.steps if step.reader is statement]
+            yield from (self.unscale(training, step) for step in readers)
             yield written(facts, statement)
 
     def unscale(self, training: ScaledTraining, step: Step) -> str:
@@ -250,14 +263,6 @@ class _Rewrite:
                 yield InsertAfter(training.facts.tree.statement(item), f"{item.id} = {item.id}.float()")
             else:
                 yield Replace(item, "$half.float()", {"half": item})
-
-    def notes(self) -> Iterator[str]:
-        """What the user must read before merging."""
-        request = self.migration.request
-        yield _OUTSIDE
-        yield from [_STATES.format(key=self.migration.states.key)] if self.migration.states.key else []
-        yield from [_LEVEL.format(option=ast.unparse(request.option))] if request.option is not None else []
-        yield from [_SCALE.format(scale=ast.unparse(request.scale))] if request.scale is not None else []
 
 
 TRANSFORM = Transform.from_module(

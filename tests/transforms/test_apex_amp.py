@@ -133,7 +133,13 @@ def changed(step: str, after: str, set_up: str = INITIALIZE, after_set_up: str =
     [
         pytest.param(program(AFTER, SCALER, imports=""), {}, id="torch's own mixed precision"),
         pytest.param("from apex import amp\namp.initialize(m, o)\n", {"apex.py": "amp = None\n"}, id="a module of the project"),
-        pytest.param("from apex.optimizers import FusedAdam\n", {}, id="something else of Apex"),
+        pytest.param("from apex.contrib.xentropy import SoftmaxCrossEntropyLoss\nSoftmaxCrossEntropyLoss()", {}, id="something else"),
+        pytest.param(
+            "try:\n    from apex.normalization import FusedLayerNorm as N\nexcept ImportError:\n    from torch.nn import LayerNorm as N\n"
+            "N(8)\n",
+            {},
+            id="a choice of the program's own",
+        ),
         pytest.param("def f(amp):\n    with amp.scale_loss(loss, o) as s:\n        s.backward()\n", {}, id="a parameter of that name"),
     ],
 )
@@ -189,6 +195,15 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
                 ).replace("optimizer.zero_grad()\nloss", "loss", 1)
             ),
             id="clipped more often than stepped",
+        ),
+        pytest.param(
+            "several-optimizers",
+            program(
+                STEP.replace("(loss, optimizer)", "(loss, [optimizer, other])").replace(
+                    "optimizer.step()", "if i:\n    optimizer.step()\nif not i:\n    other.step()"
+                )
+            ),
+            id="optimizers that step now and then",
         ),
         pytest.param("optimizer-elsewhere", program(set_up=f"for _ in [0]:\n    {INITIALIZE}"), id="initialized in a loop"),
     ],
@@ -637,6 +652,116 @@ scaler = torch.amp.GradScaler("cuda")
 train(model, optimizer, make(), scaler=scaler)
 """
     check_program(RULE, {"train.py": SCRIPT, "engine.py": ENGINE}, {"train.py": script, "engine.py": engine})
+
+
+def test_optimizers_that_take_turns() -> None:
+    """The scaler looks at each behind its step, when no gradient of the old scale waits."""
+    set_up = """\
+        critic = Net().to(device)
+        optimizer_c = torch.optim.SGD(critic.parameters(), lr=0.1)
+        [model, critic], [optimizer, optimizer_c] = amp.initialize([model, critic], [optimizer, optimizer_c], num_losses=2)
+        """
+    step = """\
+        optimizer_c.zero_grad()
+        loss_c = criterion(critic(x), y)
+        with amp.scale_loss(loss_c, optimizer_c, loss_id=0) as scaled_loss:
+            scaled_loss.backward()
+        optimizer_c.step()
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        with amp.scale_loss(loss, optimizer, loss_id=1) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        """
+    after = """\
+        optimizer_c.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss_c = criterion(critic(x), y)
+        scaler.scale(loss_c).backward()
+        scaler.step(optimizer_c)
+        scaler.update()
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        """
+    after_set_up = """\
+        critic = Net().to(device)
+        optimizer_c = torch.optim.SGD(critic.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        """
+    changed(step, after, set_up, after_set_up)
+
+
+def test_optimizers_that_step_together() -> None:
+    """The scaler waits for the last of them."""
+    set_up = "other = torch.optim.SGD(model.parameters(), lr=0.1)\nmodel, [optimizer, other] = amp.initialize(model, [optimizer, other])\n"
+    step = STEP.replace("(loss, optimizer)", "(loss, [optimizer, other])").replace("optimizer.step()", "optimizer.step()\nother.step()")
+    after = AFTER.replace("scaler.step(optimizer)", "scaler.step(optimizer)\nscaler.step(other)")
+    changed(step, after, set_up, "other = torch.optim.SGD(model.parameters(), lr=0.1)\n" + SCALER)
+
+
+def test_level_o0_goes_without_a_trace() -> None:
+    """It computes in float32."""
+    step = STEP.replace("optimizer.step()", "nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\noptimizer.step()")
+    after = """\
+optimizer.zero_grad()
+loss = criterion(model(x), y)
+loss.backward()
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer.step()
+"""
+    changed(step, after, INITIALIZE.replace("O1", "O0"), "")
+
+
+# Other parts of Apex -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("imports", "before", "after"),
+    [
+        ("from apex.normalization import FusedLayerNorm", "FusedLayerNorm(8, eps=1e-6)", "torch.nn.LayerNorm(8, eps=1e-6)"),
+        ("import apex", "apex.normalization.FusedLayerNorm(8, memory_efficient=True)", "torch.nn.LayerNorm(8)"),
+        ("from apex.optimizers import FusedAdam", "FusedAdam(p, lr=1)", "torch.optim.AdamW(p, lr=1, weight_decay=0.0, fused=True)"),
+        (
+            "from apex.optimizers import FusedAdam",
+            "FusedAdam(p, 1, adam_w_mode=False, set_grad_none=True)",
+            "torch.optim.Adam(p, 1, fused=True)",
+        ),
+        ("from apex.optimizers import FusedSGD", "FusedSGD(p, lr=1, momentum=0.9)", "torch.optim.SGD(p, lr=1, momentum=0.9, fused=True)"),
+        ("from apex.parallel import convert_syncbn_model", "convert_syncbn_model(m)", "torch.nn.SyncBatchNorm.convert_sync_batchnorm(m)"),
+    ],
+)
+def test_parts_that_torch_has_too(imports: str, before: str, after: str) -> None:
+    """Layers, optimizers and synchronized batch norm, with Apex's defaults written out where torch's are others."""
+    check_transformed(RULE, f"import torch\n{imports}\n\nx = {before}\n", f"import torch\n\nx = {after}\n")
+
+
+def test_fused_kernels_are_asked_for_where_they_take_all_parameters() -> None:
+    """Before torch 2.4 they want them on the GPU when the optimizer is made."""
+    before = "import torch\nfrom apex.optimizers import FusedSGD\n\nx = FusedSGD(p, lr=1)\n"
+    check_transformed(RULE, before, "import torch\n\nx = torch.optim.SGD(p, lr=1)\n", torch=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("from apex.parallel import DistributedDataParallel as DDP\nm = DDP(m)", "apex-ddp"),
+        ("from apex import parallel\nm = parallel.convert_syncbn_model(m)\nm = parallel.DistributedDataParallel(m)", "apex-ddp"),
+        ("from apex.parallel import convert_syncbn_model\nm = convert_syncbn_model(m, process_group=g)", "apex-arguments"),
+        ("from apex.optimizers import FusedAdam\no = FusedAdam(p, bias_correction=False)", "apex-arguments"),
+        ("from apex.optimizers import FusedAdam\no = FusedAdam(p, adam_w_mode=w)", "apex-arguments"),
+        ("from apex.optimizers import FusedSGD\no = FusedSGD(p, **options)", "apex-arguments"),
+        ("from apex.fp16_utils import FP16_Optimizer\no = FP16_Optimizer(o)", "apex-fp16-utils"),
+        ("from apex.fp16_utils import network_to_half\nm = network_to_half(m)", "apex-fp16-utils"),
+        ("import apex\nm = apex.fp16_utils.BN_convert_float(m.half())", "apex-fp16-utils"),
+    ],
+)
+def test_parts_that_stay(text: str, code: str) -> None:
+    """What torch does otherwise, or not at all, is named."""
+    assert check_held(RULE, text, code).reason.help  # type: ignore[union-attr]
 
 
 # Checkpoints ---------------------------------------------------------------------------------------------------------

@@ -55,12 +55,16 @@ class Use:
         node: the chain of names as it is written.
         name: the dotted name that it means (``apex.amp.initialize``); ``apex.amp`` itself where that is asked for or handed on.
         call: the call of it, None for anything else.
+        statement: the import that brings it.
+        alias: the part of that import.
     """
 
     facts: Facts
     node: ast.Name | ast.Attribute
     name: str
     call: ast.Call | None
+    statement: ast.Import | ast.ImportFrom
+    alias: ast.alias
 
     @property
     def root(self) -> ast.Name:
@@ -70,6 +74,11 @@ class Use:
             node = node.value
         assert isinstance(node, ast.Name)
         return node
+
+    @property
+    def imported(self) -> tuple[str, str | None]:
+        """The module, and the name of it, that the import brings."""
+        return (self.statement.module or "", self.alias.name) if isinstance(self.statement, ast.ImportFrom) else (self.alias.name, None)
 
     @property
     def word(self) -> str:
@@ -97,7 +106,7 @@ def uses_of(facts: Facts) -> tuple[Use, ...]:
         for name in facts.tree.names.get(local, ()):
             bound = facts.names.lookup(name.id, name)
             if isinstance(name.ctx, ast.Load) and bound is not None and any(item.node is statement for item in bound[1]):
-                found[name] = _use(facts, name, origin)
+                found[name] = _use(facts, name, origin, statement, alias)
     return tuple(sorted(found.values(), key=lambda use: (use.node.lineno, use.node.col_offset)))
 
 
@@ -106,7 +115,7 @@ def amp_uses(facts: Facts) -> tuple[Use, ...]:
     return tuple(use for use in uses_of(facts) if use.name.startswith(AMP))
 
 
-def _use(facts: Facts, name: ast.Name, origin: str) -> Use:
+def _use(facts: Facts, name: ast.Name, origin: str, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> Use:
     node: ast.Name | ast.Attribute = name
     while isinstance(outer := facts.tree.parent(node), ast.Attribute):
         node = outer
@@ -114,7 +123,7 @@ def _use(facts: Facts, name: ast.Name, origin: str) -> Use:
     assert written is not None
     parent = facts.tree.parent(node)
     call = parent if isinstance(parent, ast.Call) and parent.func is node else None
-    return Use(facts, node, origin + written[len(name.id) :], call)
+    return Use(facts, node, origin + written[len(name.id) :], call, statement, alias)
 
 
 def brings_apex(statement: ast.stmt) -> bool:

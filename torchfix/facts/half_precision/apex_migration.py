@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 _KNOWN = ("initialize", "scale_loss", "master_params", "state_dict", "load_state_dict")
+_OUTSIDE = (
+    "What runs outside the training step, evaluation among it, computes in float32 again: Apex had changed torch for the whole program."
+)
+_LEVEL = "{option} now only tells O0, which switches mixed precision off, from all others, which compute as O1 did."
+_STATES = (
+    "Checkpoints that Apex wrote still load, but for the scale of the loss, which torch's scaler finds again in a few steps; "
+    'new ones have the scaler\'s state under "{key}".'
+)
+_SCALE = (
+    "The scale stays at {scale} as long as no gradient overflows; torch's scaler then skips the step and halves it, where Apex went on."
+)
 # Calls that give a truth value, and nothing else.
 _TRUTHS = ("torch.cuda.is_available", "builtins.bool", "builtins.isinstance", "builtins.hasattr", "builtins.callable")
 
@@ -70,6 +81,21 @@ class Migration:
     def scaler_in(self, training: ScaledTraining) -> str:
         """What a training calls the scaler: an attribute where its optimizer is one."""
         return f"{self.owner}{self.name}" if isinstance(training.optimizers[0], ast.Attribute) else self.name
+
+    @property
+    def off(self) -> bool:
+        """Whether Apex is asked to do nothing: level O0 computes in float32."""
+        return self.request.level == "O0" and self.request.option is None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user must know of the change, in sentences."""
+        request = self.request
+        found = [] if self.off else [_OUTSIDE]
+        found += [_STATES.format(key=self.states.key)] if self.states.key else []
+        found += [_LEVEL.format(option=ast.unparse(request.option))] if request.option is not None else []
+        found += [_SCALE.format(scale=ast.unparse(request.scale))] if request.scale is not None else []
+        return tuple(found)
 
     @property
     def enabled(self) -> str:
@@ -184,7 +210,12 @@ def _read(files: tuple[Facts, ...], uses: tuple[Use, ...]) -> Migration | Obstac
     states = states_of(uses, top, owner)
     if isinstance(states, Obstacle):
         return states
-    return Migration(files, uses, request, top, _goes(facts, top, request), tuple(tests), tuple(trainings), states, owner, passes)
+    off = request.level == "O0" and request.option is None
+    if off and states.key:
+        return Obstacle("apex-state", "Apex's state is saved, though level O0 has none", "take its entry out of the checkpoint")
+    return Migration(
+        files, uses, request, top, _goes(facts, top, request), tuple(tests), tuple(trainings), states, owner, () if off else passes
+    )
 
 
 _NOT_BESIDE = Obstacle(

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import argument, receiver
 from torchfix.facts.code.scopes import Bound
-from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
 from torchfix.facts.half_precision.apex import Use, brings_apex
 from torchfix.facts.half_precision.apex_regions import regions_of
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.cycles import LEAVING
+from torchfix.facts.training.gradient_reads import reads_gradients
 from torchfix.facts.training.loops import Training
 from torchfix.facts.training.updates import Sent, Update
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # By name, as fairseq, timm and others bring the same under their own.
 _READING = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "master_params")
-_DEPTH = 2  # functions followed into one another in search of gradient reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +236,7 @@ class _Reading:
         obstacle = self._take_pieces(backwards)
         if obstacle is not None:
             return obstacle
-        closing = self._closing(loop, len(optimizers))
+        closing = self._closing(loop)
         if isinstance(closing, Obstacle):
             return closing
         readers = self._readers(loop)
@@ -316,25 +315,43 @@ class _Reading:
 
     # The scaler's discipline ----------------------------------------------------------------------------------
 
-    def _closing(self, loop: Training, optimizers: int) -> tuple[ast.stmt, ...] | Obstacle:
-        """The statements behind which the scaler may choose its next scale."""
-        if optimizers > 1:
-            cycle = self.facts.cycles.of(loop)
-            return cycle if isinstance(cycle, Obstacle) else cycle.closing
+    def _closing(self, loop: Training) -> tuple[ast.stmt, ...] | Obstacle:
+        """The statements behind which the scaler may choose its next scale: no gradient of the old one waits for its step."""
+        tree = self.facts.tree
         if not loop.zero_grads and next(self.facts.clears.of(loop), None) is None:
             return Obstacle(
                 "gradients-kept",
                 "it is not seen where the loop clears gradients, which may be of an earlier scale",
                 "call optimizer.zero_grad() in the loop",
             )
-        return tuple(self.facts.tree.statement(step) for step in loop.steps)
+        sends = [(self._piece(scaling).statement, {dotted(item) for item in scaling.optimizers}) for scaling in self.scalings]
+        steps = [(tree.statement(call), {dotted(_receiver(call))}) for call in loop.steps]
+        waiting: set[str | None] = set()
+        closing: list[ast.stmt] = []
+        for event in sorted((*sends, *steps), key=lambda item: item[0].lineno):
+            waiting = waiting - event[1] if event in steps else waiting | event[1]
+            closing += [event[0]] if event in steps and not waiting else []
+        several = len(set().union(*(names for _, names in steps))) > 1
+        if waiting or (
+            several and any(tree.block(send) is not tree.block(step) for send, one in sends for step, other in steps if one & other)
+        ):
+            return Obstacle(
+                "several-optimizers",
+                f"the losses and steps of several optimizers in the loop on line {loop.node.lineno} do not take turns in one block",
+                "send the losses of one optimizer backward, step it, then go on with the next",
+            )
+        return tuple(closing)
+
+    def _piece(self, scaling: _Scaling) -> Piece:
+        """What goes in the place of a scaled loss."""
+        return next(piece for piece in self.pieces if self.facts.tree.is_within(scaling.statement, piece.statement))
 
     def _readers(self, loop: Training) -> dict[ast.Call, ast.stmt] | Obstacle:
         """For each step the statement before which gradients must have their true size, where something reads them."""
         tree = self.facts.tree
         found: dict[ast.Call, ast.stmt] = {}
         for node in loop.nodes():
-            if not self._reads_gradients(self.facts, node, 0) or any(tree.is_within(node, item) for item in self._scaled_code()):
+            if not _reads(self.facts, node) or any(tree.is_within(node, item) for item in self._scaled_code()):
                 continue
             for step in loop.steps:
                 reader = self._reader(node, step)
@@ -396,18 +413,10 @@ class _Reading:
         piece = next((item for item in self.pieces if item.statement is statement and item.sent is not None), None)
         return next((item for item in piece.kept if tree.is_within(node, item)), None) if piece is not None else statement
 
-    def _reads_gradients(self, facts: Facts, node: ast.AST, depth: int) -> bool:
-        """Whether a node reads gradients: clipping, ``p.grad``, or a function of the project that does."""
-        if isinstance(node, ast.Attribute):
-            outer = facts.tree.parent(node)
-            return node.attr == "grad" and isinstance(node.ctx, ast.Load) and not isinstance(outer, ast.Compare)
-        if not isinstance(node, ast.Call):
-            return False
-        if last_name(node.func) in _READING:
-            return True
-        return depth < _DEPTH and any(
-            self._reads_gradients(there, inner, depth + 1) for there, function in called(facts, node) for inner in walk(function)
-        )
+
+def _reads(facts: Facts, node: ast.AST) -> bool:
+    """Whether a node looks at gradients, or clips them by a function of whatever package."""
+    return (isinstance(node, ast.Call) and last_name(node.func) in _READING) or reads_gradients(facts, node)
 
 
 def _receiver(call: ast.Call) -> ast.expr:

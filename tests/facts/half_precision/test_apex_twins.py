@@ -1,0 +1,30 @@
+"""What torch has in the place of Apex's other parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.facts.reading import facts_of
+from torchfix.facts.half_precision.apex_twins import Twin, twins_of
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "dropped", "added"),
+    [
+        ("from apex.optimizers import FusedAdam as A\nA(p)", "torch.optim.AdamW", (), (("weight_decay", "0.0"), ("fused", "True"))),
+        ("from apex.optimizers import FusedAdam as A\nA(p, weight_decay=1)", "torch.optim.AdamW", (), (("fused", "True"),)),
+        ("from apex.optimizers import FusedAdam as A\nA(p, adam_w_mode=False)", "torch.optim.Adam", ("adam_w_mode",), (("fused", "True"),)),
+        ("from apex.normalization import FusedLayerNorm\nisinstance(x, FusedLayerNorm)", "torch.nn.LayerNorm", (), ()),
+    ],
+)
+def test_twins(text: str, name: str, dropped: tuple[str, ...], added: tuple[tuple[str, str], ...]) -> None:
+    """With what Apex's defaults were."""
+    ((_, twin),) = twins_of(facts_of(text))
+    assert isinstance(twin, Twin)
+    assert (twin.name, twin.dropped, twin.added) == (name, dropped, added)
+
+
+def test_choices_of_the_program_are_none() -> None:
+    """An import that may fail has a stand-in."""
+    text = "try:\n    from apex.optimizers import FusedAdam\nexcept ImportError:\n    FusedAdam = None\nFusedAdam(p)\n"
+    assert list(twins_of(facts_of(text))) == []

@@ -50,12 +50,13 @@ Reference:
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torchfix.edits import InsertBefore
 from torchfix.facts import Facts
-from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.calls import is_constant, keyword, receiver
 from torchfix.facts.code.tree import dotted, walk
+from torchfix.facts.code.values import Value
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.loops import Training
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
@@ -63,6 +64,7 @@ from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 _MESSAGE = "gradients are read while the scaler's factor is still in them"
 _BECAUSE = "the scaler multiplied them, and its step takes the factor out only afterwards"
 _NOTE = "Clipping now sees true gradients: a threshold or learning rate that was tuned around the factor may have to be tuned again."
+_FACTORS = ("get_scale", "_scale", "_get_scale_async")
 _BY_HAND = Held(
     "scaled-by-hand",
     "the loop works with the scaler's factor by itself",
@@ -96,11 +98,20 @@ def _finding(node: ast.stmt, held: Held) -> Finding:
 
 
 def _is_scaled(facts: Facts, step: ast.Call) -> bool:
-    """Whether a step is one of torch's scaler, which is given the optimizer."""
+    """Whether a step is one of torch's scaler, which is given the optimizer; a scaler that is None in other runs steps in none of them."""
     scaler = receiver(step)
     values = facts.values.of(scaler) if scaler is not None and step.args else None
-    kinds = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.GradScaler")
-    return bool(values) and all(isinstance(item.node, ast.Call) and item.facts.calls.meaning(item.node) in kinds for item in values or ())
+    made = [item for item in values or () if not is_constant(item.node, None)]
+    return bool(made) and all(map(_is_scaler, made))
+
+
+def _is_scaler(value: Value) -> bool:
+    """Whether a value is a scaler of torch that is not switched off for good."""
+    node, kinds = value.node, ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.GradScaler")
+    if not isinstance(node, ast.Call) or value.facts.calls.meaning(node) not in kinds:
+        return False
+    enabled = keyword(node, "enabled")
+    return enabled is None or not is_constant(enabled.value, False)
 
 
 def _is_unscaled(facts: Facts, loop: Training, step: ast.Call) -> bool:
@@ -114,21 +125,30 @@ def _is_unscaled(facts: Facts, loop: Training, step: ast.Call) -> bool:
 
 
 def _by_hand(facts: Facts, loop: Training, scaler: ast.expr) -> bool:
-    """Whether the loop computes with the scaler's factor; asking whether it fell is no computing."""
+    """Whether the loop, or a function that it calls, computes with the scaler's factor; asking whether it fell is no computing."""
     name = dotted(scaler)
     for node in loop.nodes():
-        if isinstance(node, ast.Attribute) and node.attr in ("get_scale", "_scale", "_get_scale_async") and dotted(node.value) == name:
-            statement = facts.tree.statement(node)
-            kept = {item.id for item in walk(statement) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
-            if any(isinstance(item, ast.BinOp) for item in facts.tree.ancestors(node)) or any(_computes_with(loop, item) for item in kept):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in _FACTORS
+            and dotted(node.value) == name
+            and _goes_into_sum(facts, node, loop.nodes())
+        ):
+            return True
+    for place, call in facts.reach.calls(loop.node.body):
+        function = place.tree.function(call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _FACTORS and function is not None and function is not loop.function:
+            if _goes_into_sum(place, call.func, walk(function)):
                 return True
     return False
 
 
-def _computes_with(loop: Training, name: str) -> bool:
-    """Whether a name goes into arithmetic somewhere in a loop."""
-    sums = [node for node in loop.nodes() if isinstance(node, (ast.BinOp, ast.AugAssign))]
-    return any(isinstance(item, ast.Name) and item.id == name for node in sums for item in walk(node))
+def _goes_into_sum(facts: Facts, factor: ast.Attribute, around: Iterable[ast.AST]) -> bool:
+    """Whether a factor, or a variable that keeps it, goes into arithmetic somewhere in the code around it."""
+    kept = {item.id for item in walk(facts.tree.statement(factor)) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+    sums = [node for node in around if isinstance(node, (ast.BinOp, ast.AugAssign))]
+    named = any(isinstance(item, ast.Name) and item.id in kept for node in sums for item in walk(node))
+    return named or any(isinstance(item, ast.BinOp) for item in facts.tree.ancestors(factor))
 
 
 TRANSFORM = Transform.from_module(__name__, __doc__, group="precision", literals=(b".scale(",), find=find, since="1.6")

@@ -28,6 +28,11 @@ def clip(parameters):
     nn.utils.clip_grad_norm_(parameters, 0.1)
 
 
+def threshold():
+    factor = scaler.get_scale()
+    return 0.1 * factor
+
+
 """
 STEP = """\
 optimizer.zero_grad()
@@ -46,6 +51,19 @@ if i % 2:
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
+"""
+OPTIONAL = """\
+loss = model(x).mean()
+optimizer.zero_grad()
+if scaler is not None:
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+else:
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
 """
 TWO = """\
 optimizer.zero_grad()
@@ -79,10 +97,16 @@ def test_leaves_loops_whose_gradients_have_their_size(step: str) -> None:
     check_noop(RULE, program(step))
 
 
+def test_leaves_a_scaler_that_is_switched_off() -> None:
+    """It multiplies by nothing."""
+    check_noop(RULE, program(STEP).replace('GradScaler("cuda")', 'GradScaler("cuda", enabled=False)'))
+
+
 @pytest.mark.parametrize(
     ("code", "step"),
     [
         pytest.param("scaled-by-hand", STEP.replace("0.1)", "0.1 * scaler.get_scale())"), id="trap: a threshold times the factor"),
+        pytest.param("scaled-by-hand", STEP.replace("0.1)", "threshold())"), id="trap: the same in a function"),
         pytest.param(
             "scaled-by-hand",
             STEP.replace(
@@ -124,6 +148,9 @@ def test_the_documented_example_becomes_what_it_says() -> None:
             id="trap: clipping in a helper",
         ),
         pytest.param(
+            OPTIONAL, OPTIONAL.replace("    nn.utils", "    scaler.unscale_(optimizer)\n    nn.utils", 1), id="in the branch with a scaler"
+        ),
+        pytest.param(
             STEP.replace("scaler.update()", "before = scaler.get_scale()\nscaler.update()\nskipped = scaler.get_scale() < before"),
             STEP.replace("scaler.update()", "before = scaler.get_scale()\nscaler.update()\nskipped = scaler.get_scale() < before").replace(
                 "nn.utils", "scaler.unscale_(optimizer)\nnn.utils"
@@ -134,7 +161,9 @@ def test_the_documented_example_becomes_what_it_says() -> None:
 )
 def test_gradients_are_unscaled_before_their_first_reader(before: str, after: str) -> None:
     """In the branch that steps, once for each optimizer whose gradients are read."""
+    texts = [program(step).replace('GradScaler("cuda")', 'GradScaler("cuda") if amp else None') for step in (before, after)]
     check_transformed(RULE, program(before), program(after))
+    check_transformed(RULE, *(text.replace("torch.manual_seed(3)", "amp = True\ntorch.manual_seed(3)") for text in texts))
 
 
 def test_f01_training_then_equals_the_run_without_a_scaler(tmp_path: Path) -> None:

@@ -56,3 +56,29 @@ def test_losses_of_the_same_probabilities_join() -> None:
     found = logits(text)
     assert isinstance(found, Logits)
     assert len(found.losses) == 2
+
+
+def test_a_part_of_what_a_network_gives_is_followed_alone() -> None:
+    """The variable that takes the part is one of logits; the other parts are what they were."""
+    text = """
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.sigmoid(x), x
+
+net = Net()
+p, raw = net(x)
+loss = F.binary_cross_entropy(p, t)
+q, other = net(y)
+print(q, raw, other)
+"""
+    found = logits(text)
+    assert isinstance(found, Logits)
+    assert len(found.sigmoids) == 1
+    assert [facts.source.segment(place) for facts, place in found.readers] == ["q"]
+
+
+def test_a_view_that_is_written_ties_the_output() -> None:
+    """The numbers of the output itself would no longer change."""
+    found = logits("p = torch.sigmoid(z)\nloss = F.binary_cross_entropy(p, t)\np[0].mul_(2)\n")
+    assert isinstance(found, Obstacle)
+    assert found.code == "tied-to-the-output"

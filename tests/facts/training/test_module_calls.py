@@ -65,3 +65,16 @@ def test_a_variable_that_another_file_imports_is_out_of_sight() -> None:
     with pytest.raises(OutOfSight) as lost:
         calls("c = nn.BCELoss()\n", modules={"other.py": "from train import c\n"})
     assert isinstance(lost.value.node, ast.Name)
+
+
+def test_what_its_class_adds_may_be_asked_for() -> None:
+    """A method or a layer of its own does not run the module; replacing one may change it."""
+    text = "class Net(nn.Module):\n    pass\n\n\nnet = Net()\nnet.encode(x)\nprint(net.layer.weight)\nnet(x)\n"
+    facts = facts_of(HEAD + text)
+    made = [(facts, node(facts, "Net()"))]
+    assert len(calls_of(made, frozenset({"encode", "layer"}))) == 1
+    with pytest.raises(OutOfSight):
+        calls_of(made, frozenset({"encode"}))
+    changed = facts_of(HEAD + text + "net.layer = other\n")
+    with pytest.raises(OutOfSight):
+        calls_of([(changed, node(changed, "Net()"))], frozenset({"encode", "layer"}))

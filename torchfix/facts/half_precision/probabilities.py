@@ -8,16 +8,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import argument, has_stars, receiver
+from torchfix.facts.code.classes import is_static
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound
-from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk
-from torchfix.facts.code.values import returns
+from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name
+from torchfix.facts.code.values import passed, returns
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.models import Network
 from torchfix.facts.training.module_calls import RUNNERS, OutOfSight, calls_of
+from torchfix.facts.training.outputs import forward_of, makers, own_attributes
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -28,10 +31,12 @@ _SIGMOIDS = ("torch.sigmoid", "torch.nn.functional.sigmoid", "torch.special.expi
 _ARRANGING = frozenset("view reshape squeeze unsqueeze flatten contiguous permute transpose t to cuda cpu float".split())
 _ARRANGERS = tuple(f"torch.{name}" for name in ("squeeze", "unsqueeze", "flatten", "reshape", "permute", "transpose"))
 
-_OF_ITS_SHAPE = ("shape", "dtype", "device", "ndim", "size", "dim", "numel")
+_OF_ITS_SHAPE = ("shape", "dtype", "device", "ndim", "size", "dim", "numel", "nelement", "is_cuda", "requires_grad")
 _OF_THE_GRAPH = ("backward", "register_hook")
 
 Place: TypeAlias = "tuple[Facts, ast.expr]"
+Path: TypeAlias = "tuple[int, ...]"
+"""The way to a part of a tuple: an index for each tuple around it."""
 
 
 class _Stopped(Exception):
@@ -110,24 +115,35 @@ class _Search:
     sigmoids: dict[ast.AST, tuple[Facts, ast.Call]] = field(default_factory=dict)
     layers: dict[ast.AST, tuple[Facts, ast.Call]] = field(default_factory=dict)
     readers: dict[ast.AST, Place] = field(default_factory=dict)
-    _taken: set[ast.AST] = field(default_factory=set)
-    _bindings: dict[Binding, tuple[Facts, ast.Name]] = field(default_factory=dict)
-    _calls: dict[ast.AST, tuple[Facts, ast.Call]] = field(default_factory=dict)
-    _networks: set[ast.AST] = field(default_factory=set)
+    _taken: set[tuple[ast.AST, Path]] = field(default_factory=set)
+    _bindings: dict[tuple[Binding, Path], tuple[Facts, ast.Name]] = field(default_factory=dict)
+    _calls: dict[tuple[ast.AST, Path], tuple[Facts, ast.Call]] = field(default_factory=dict)
+    _ends: set[tuple[ast.AST, Path]] = field(default_factory=set)
 
-    def take(self, facts: Facts, expression: ast.expr) -> None:
-        """Have an expression give logits."""
-        self._taken.add(expression)
-        node = _arranged(facts, expression)
+    def take(self, facts: Facts, expression: ast.expr, path: Path = ()) -> None:
+        """Have an expression, or a part of the tuple that it is, give logits."""
+        if (expression, path) in self._taken:
+            return
+        self._taken.add((expression, path))
+        node = expression if path else _arranged(facts, expression)
         if node is not expression:
-            self._taken.add(node)
+            self._taken.add((node, ()))
         if isinstance(node, ast.Name):
-            self._variable(facts, node)
-        elif isinstance(node, ast.Call) and operand(facts, node) is not None:
+            self._variable(facts, node, path)
+        elif isinstance(node, ast.Tuple) and path and _is_whole(node) and path[0] < len(node.elts):
+            self.take(facts, node.elts[path[0]], path[1:])
+        elif isinstance(node, ast.Subscript) and (index := _index(node)) is not None:
+            self.take(facts, node.value, (index, *path))
+        elif isinstance(node, ast.Call) and not path and operand(facts, node) is not None:
             self.sigmoids[node] = (facts, node)
         elif isinstance(node, ast.Call) and (networks := _run_by(facts, node)):
             for network in networks:
-                self._network(facts, node, network)
+                self._network(facts, node, network, path)
+        elif isinstance(node, ast.Call) and (functions := list(called(facts, node))):
+            for home, function in functions:
+                self._function(home, function, path)
+            if (node, path) not in self._calls:
+                raise OutOfSight(facts, node)
         else:
             self._stop(facts, node)
 
@@ -135,8 +151,9 @@ class _Search:
         """Have a loss, in all its calls, see logits."""
         if loss in self.losses:
             return
-        self.losses[loss] = (facts, loss)
-        for home, call in [(facts, loss)] if facts.calls.meaning(loss) == LOSS_FUNCTION else calls_of([(facts, loss)]):
+        alike = [(facts, loss), *_beside(facts, loss)]
+        self.losses |= {item: (home, item) for home, item in alike}
+        for home, call in [(facts, loss)] if facts.calls.meaning(loss) == LOSS_FUNCTION else calls_of(alike):
             given = argument(call, "input", 0)
             if given is None or has_stars(call):
                 raise _Stopped("arguments-unseen", home, call, "the loss gets its probabilities out of sight", "pass them one by one")
@@ -144,9 +161,9 @@ class _Search:
 
     def settle(self) -> None:
         """Find who else reads what gives logits now; another loss among them joins."""
-        known = -1
-        while known != len(self.losses):
-            known = len(self.losses)
+        known = (-1, -1)
+        while known != (len(self.losses), len(self._bindings)):
+            known = (len(self.losses), len(self._bindings))
             for facts, node in list(self._others()):
                 for home, loss in list(self._fed(facts, node, set())):
                     self.join(home, loss)
@@ -155,17 +172,47 @@ class _Search:
 
     def _others(self) -> Iterator[Place]:
         """What reads logits without taking them."""
-        for facts, call in list(self._calls.values()):
-            if not self._goes_on(facts, call):
-                yield facts, call
-        for binding, (facts, name) in list(self._bindings.items()):
+        for (_, path), (facts, call) in list(self._calls.items()):
+            yield from self._readers_of(facts, call, path)
+        for (binding, path), (facts, name) in list(self._bindings.items()):
             for use in facts.names.uses(name):
                 if not isinstance(use.ctx, ast.Load) or binding not in facts.flow.reaching(use):
                     continue
-                if not all(other in self._bindings for other in facts.flow.reaching(use)):
+                if not all((other, path) in self._bindings for other in facts.flow.reaching(use)):
                     self._stop(facts, use)
-                if not self._goes_on(facts, use):
-                    yield facts, use
+                yield from self._readers_of(facts, use, path)
+
+    def _readers_of(self, facts: Facts, node: ast.expr, path: Path) -> Iterator[Place]:
+        """Who reads an expression that has logits, and does not go to those alone who take them: a loss, a variable of logits."""
+        parent = facts.tree.parent(node)
+        if not path:
+            if not self._goes_on(facts, node):
+                yield facts, node
+        elif (node, path) in self._taken or isinstance(parent, ast.Expr):
+            return
+        elif isinstance(parent, ast.Assign):
+            yield from self._unpacked(facts, parent, path)
+        elif isinstance(parent, ast.Subscript) and parent.value is node and (index := _index(parent)) is not None:
+            if index == path[0]:
+                yield from self._readers_of(facts, parent, path[1:])
+        else:
+            self._stop(facts, node)
+
+    def _unpacked(self, facts: Facts, statement: ast.Assign, path: Path) -> Iterator[Place]:
+        """The readers of a tuple that an assignment stores, or takes apart: the variable of the logits is one of logits now."""
+        if len(statement.targets) != 1:
+            self._stop(facts, statement)
+        target, rest = statement.targets[0], path
+        while rest and isinstance(target, (ast.Tuple, ast.List)) and _is_whole(target):
+            target, rest = target.elts[rest[0]], rest[1:]
+        if not isinstance(target, ast.Name):
+            self._stop(facts, statement)
+            return
+        bound = [binding for binding in facts.names.bindings(target) if binding.node is statement and binding.name == target.id]
+        if len(bound) != 1 or self._is_lent(facts, target):
+            self._stop(facts, statement)
+        self._bindings[bound[0], rest] = (facts, target)
+        yield from ()
 
     def _fed(self, facts: Facts, node: ast.expr, seen: set[ast.AST]) -> Iterator[tuple[Facts, ast.Call]]:
         """The losses that a reader hands the probabilities to, as they are or through variables."""
@@ -194,18 +241,18 @@ class _Search:
                         yield from self._fed(facts, use, seen)
 
     @staticmethod
-    def _stop(facts: Facts, node: ast.AST) -> None:
+    def _stop(facts: Facts, node: ast.AST) -> NoReturn:
         help = "keep BCELoss and compute it in float32 outside autocast, or return logits by hand"
         raise _Stopped("not-a-sigmoid", facts, node, "these probabilities are not seen to come from a sigmoid", help)
 
     def _goes_on(self, facts: Facts, node: ast.expr) -> bool:
         """Whether what holds logits goes to those alone who take them: a loss, a variable of logits, the end of a network."""
         for outer in _arranging(facts, node):
-            if outer in self._taken:
+            if (outer, ()) in self._taken:
                 return True
             parent = facts.tree.parent(outer)
             if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
-                return any(binding.node is parent for binding in self._bindings)
+                return any(binding.node is parent and not path for binding, path in self._bindings)
         return False
 
     def _read(self, facts: Facts, node: ast.expr) -> None:
@@ -213,9 +260,8 @@ class _Search:
         asked = parent.attr if isinstance(parent, ast.Attribute) else ""
         if isinstance(parent, ast.Expr) or asked in _OF_ITS_SHAPE:
             return
-        changed = isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load)
-        method = isinstance(parent, ast.Attribute) and isinstance(facts.tree.parent(parent), ast.Call) and not asked.endswith("_")
-        if changed or (asked and (not method or asked in _OF_THE_GRAPH)):
+        kept = asked and asked != "data" and (asked in _OF_THE_GRAPH or not isinstance(facts.tree.parent(parent or node), ast.Call))
+        if kept or _is_written(facts, node):
             text = "this is done with the output itself, not with its values"
             raise _Stopped("tied-to-the-output", facts, node, text, "apply the sigmoid by hand")
         if any(isinstance(outer, ast.Call) and facts.calls.meaning(outer) == "torch.autograd.grad" for outer in facts.tree.ancestors(node)):
@@ -224,95 +270,106 @@ class _Search:
 
     # Variables -----------------------------------------------------------------------------------------------------
 
-    def _variable(self, facts: Facts, name: ast.Name) -> None:
+    def _variable(self, facts: Facts, name: ast.Name, path: Path) -> None:
         bindings = facts.flow.reaching(name)
-        if not bindings or (facts.names.scope(name) is facts.names.module and facts.project.mentions(name.id, facts.path)):
+        if not bindings or self._is_lent(facts, name):
             self._stop(facts, name)
         for binding in bindings:
-            node, value = binding.node, binding.value
-            if binding in self._bindings:
+            whole = (*binding.path, *path)
+            if (binding, path) in self._bindings:
                 continue
-            alone = isinstance(node, ast.Assign) and len(node.targets) == 1
-            if binding.how is not Bound.ASSIGN or binding.path or not alone or value is None:
-                self._stop(facts, node)
+            self._bindings[binding, path] = (facts, name)
+            if binding.how is Bound.PARAMETER and isinstance(binding.node, ast.arg):
+                self._parameter(facts, binding.node, path)
+            elif binding.how is Bound.ASSIGN and isinstance(binding.node, ast.Assign) and len(binding.node.targets) == 1 and binding.value:
+                self.take(facts, binding.value, whole)
             else:
-                self._bindings[binding] = (facts, name)
-                self.take(facts, value)
+                self._stop(facts, binding.node)
 
-    # Networks ------------------------------------------------------------------------------------------------------
-
-    def _network(self, facts: Facts, call: ast.Call, network: Network) -> None:
-        """Have a network end in logits."""
-        made = network.value.node
-        key = network.definition.node if network.definition is not None else made
-        if key in self._networks:
-            return
-        self._networks.add(key)
-        if network.definition is not None:
-            forward = _forward(network.definition)
-            if forward is None:
-                self._stop(facts, call)
-                return
-            for value in returns(forward):
-                self.take(network.definition.facts, value)
-            makers = list(self._makers(network.definition))
-        elif network.library == "torch.nn.Sequential" and isinstance(made, ast.Call) and _ends_in_sigmoid(network.value.facts, made):
-            self.layers[made] = (network.value.facts, made)
-            makers = [(network.value.facts, made)]
-        else:
-            self._stop(facts, call)
-            return
-        self._calls |= {node: (there, node) for there, node in calls_of(makers)}
-        if call not in self._calls:
-            raise OutOfSight(facts, call)
+    def _parameter(self, facts: Facts, parameter: ast.arg, path: Path) -> None:
+        """Have a function be given logits by all of its callers."""
+        function = facts.tree.nearest(parameter, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        callers = facts.callers_everywhere(function) if isinstance(function, FUNCTIONS) else None
+        if not isinstance(function, FUNCTIONS) or not callers or self._may_be_replaced(facts, function):
+            self._stop(facts, parameter)
+        bound = facts.tree.class_of(function) is not None and not is_static(Definition(facts, function))
+        for home, call in callers:
+            given = passed(call, function, parameter, bound)
+            if given is None:
+                self._stop(home, call)
+            self.take(home, given, path)
 
     @staticmethod
-    def _makers(definition: Definition) -> Iterator[tuple[Facts, ast.Call]]:
-        """Every construction of a network's class in the project."""
-        home, owner = definition.facts, definition.node
-        assert isinstance(owner, ast.ClassDef)
-        if home.classes.heirs(owner) or owner.decorator_list:
-            raise OutOfSight(home, owner)
-        for path in sorted({home.path, *home.project.holding(owner.name)}):
-            there = home if path == home.path else home.project.file(path)
-            if there is None:
-                raise OutOfSight(home, owner)
-            names = {owner.name, *there.names.locals_of(owner.name)}
-            for node in walk(there.source.tree):
-                if isinstance(node, ast.Constant) and node.value == owner.name:
-                    raise OutOfSight(there, node)
-                if not isinstance(node, (ast.Name, ast.Attribute)) or (node.id if isinstance(node, ast.Name) else node.attr) not in names:
-                    continue
-                meant, parent = there.names.definition(node), there.tree.parent(node)
-                if meant is not None and meant.node is not owner:
-                    continue
-                if meant is not None and isinstance(parent, ast.Call) and parent.func is node:
-                    yield there, parent
-                elif not (isinstance(parent, ast.Call) and parent.args[:1] == [node] and there.calls.meaning(parent) == "builtins.super"):
-                    raise OutOfSight(there, node)
+    def _is_lent(facts: Facts, name: ast.Name) -> bool:
+        """Whether another file may read a variable."""
+        return facts.names.scope(name) is facts.names.module and facts.project.mentions(name.id, facts.path)
+
+    @staticmethod
+    def _may_be_replaced(facts: Facts, function: Function) -> bool:
+        """Whether a method of a class below may run in the place of this one."""
+        owner = facts.tree.class_of(function)
+        return owner is not None and bool(facts.classes.heirs(owner))
+
+    # Functions and networks ----------------------------------------------------------------------------------------
+
+    def _function(self, facts: Facts, function: Function, path: Path) -> None:
+        """Have a function of the project return logits to all of its callers."""
+        if (function, path) in self._ends:
+            return
+        self._ends.add((function, path))
+        callers, found = facts.callers_everywhere(function), returns(function)
+        if not callers or not found or self._may_be_replaced(facts, function):
+            self._stop(facts, function)
+        self._calls |= {(call, path): (home, call) for home, call in callers}
+        for value in found:
+            self.take(facts, value, path)
+
+    def _network(self, facts: Facts, call: ast.Call, network: Network, path: Path) -> None:
+        """Have a network end in logits."""
+        made, definition = network.value.node, network.definition
+        key = definition.node if definition is not None else made
+        if (key, path) in self._ends:
+            return
+        self._ends.add((key, path))
+        if definition is not None:
+            forward = forward_of(definition)
+            if forward is None:
+                self._stop(facts, call)
+            for value in returns(forward):
+                self.take(definition.facts, value, path)
+            calls = calls_of(makers(definition), own_attributes(definition))
+        elif not path and isinstance(made, ast.Call) and _ends_in_sigmoid(network, made):
+            self.layers[made] = (network.value.facts, made)
+            calls = calls_of([(network.value.facts, made)])
+        else:
+            self._stop(facts, call)
+        self._calls |= {(node, path): (there, node) for there, node in calls}
+        if (call, path) not in self._calls:
+            raise OutOfSight(facts, call)
 
 
 def _arranged(facts: Facts, expression: ast.expr) -> ast.expr:
-    """An expression without what only arranges its numbers."""
-    while isinstance(expression, ast.Call):
-        source = receiver(expression)
-        if facts.calls.meaning(expression) in _ARRANGERS and expression.args:
+    """An expression without what only arranges its numbers, or picks some of them."""
+    while True:
+        source = receiver(expression) if isinstance(expression, ast.Call) else None
+        if isinstance(expression, ast.Subscript) and _index(expression) is None:
+            expression = expression.value
+        elif isinstance(expression, ast.Call) and facts.calls.meaning(expression) in _ARRANGERS and expression.args:
             expression = expression.args[0]
-        elif source is not None and isinstance(expression.func, ast.Attribute) and expression.func.attr in _ARRANGING:
+        elif source is not None and isinstance(expression, ast.Call) and last_name(expression.func) in _ARRANGING:
             expression = source
         else:
-            break
-    return expression
+            return expression
 
 
 def _arranging(facts: Facts, node: ast.expr) -> Iterator[ast.expr]:
     """An expression, and those around it that only arrange its numbers, from the inside outwards."""
     yield node
     for outer in facts.tree.ancestors(node):
-        if not isinstance(outer, (ast.Call, ast.Attribute)) or (isinstance(outer, ast.Call) and _arranged(facts, outer) is not node):
-            return
-        if isinstance(outer, ast.Call):
+        if isinstance(outer, (ast.Call, ast.Subscript)) and _arranged(facts, outer) is node:
             yield outer
+        elif not isinstance(outer, ast.Attribute):
+            return
 
 
 def _run_by(facts: Facts, call: ast.Call) -> tuple[Network, ...]:
@@ -321,39 +378,56 @@ def _run_by(facts: Facts, call: ast.Call) -> tuple[Network, ...]:
     return facts.models.of(run) or ()
 
 
-def _forward(definition: Definition) -> Function | None:
-    """The ``forward`` of a network's class where it alone says what calling the network gives."""
-    owner = definition.node
-    assert isinstance(owner, ast.ClassDef)
-    found = [item for item in owner.body if isinstance(item, FUNCTIONS) and item.name == "forward"]
-    named = [dotted(base) for base in owner.bases]
-    plain = len(named) == 1 and definition.facts.names.qualified(owner.bases[0]) == "torch.nn.Module"
-    called = any(isinstance(item, FUNCTIONS) and item.name == "__call__" for item in owner.body)
-    bare = any(
-        isinstance(node, ast.Name)
-        and definition.facts.is_self(node)
-        and not isinstance(definition.facts.tree.parent(node), ast.Attribute)
-        and not _is_super(definition.facts, node)
-        for node in walk(owner)
-    )
-    forward = any(isinstance(node, ast.Attribute) and node.attr == "forward" for node in walk(owner))
-    usable = len(found) == 1 and plain and not called and not bare and not forward
-    return found[0] if usable and not found[0].decorator_list and returns(found[0]) else None
+def _beside(facts: Facts, loss: ast.Call) -> Iterator[tuple[Facts, ast.Call]]:
+    """The other losses of the class that the program puts where it puts this one, in the same variable or attribute."""
+    kept = _kept_in(facts, loss)
+    for other in facts.calls.to(LOSS_CLASS) if kept is not None else ():
+        if other is not loss and _kept_in(facts, other) == kept:
+            yield facts, other
 
 
-def _is_super(facts: Facts, node: ast.Name) -> bool:
-    parent = facts.tree.parent(node)
-    return isinstance(parent, ast.Call) and (facts.calls.meaning(parent) == "builtins.super" or _is_init(parent))
+def _kept_in(facts: Facts, loss: ast.Call) -> tuple[object, str] | None:
+    """The variable or attribute, by its scope and name, in which the program puts a loss."""
+    made: ast.AST = loss
+    while isinstance(outer := facts.tree.parent(made), (ast.Attribute, ast.Call)) and getattr(outer, "func", made) is made:
+        made = outer
+    statement = facts.tree.parent(made)
+    target = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    if target is None:
+        return None
+    return (facts.tree.method_class(loss) if "." in target else facts.names.scope(loss)), target
 
 
-def _is_init(call: ast.Call) -> bool:
-    """Whether a call is the old ``nn.Module.__init__(self)``."""
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"
+def _index(node: ast.expr) -> int | None:
+    """The whole number, counted from the front, by which an expression takes a part."""
+    place = node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
+    return place if type(place) is int and place >= 0 else None
 
 
-def _ends_in_sigmoid(facts: Facts, call: ast.Call) -> bool:
-    """Whether an ``nn.Sequential`` is written out and has a sigmoid as its last layer."""
-    if len(call.args) < 2 or call.keywords:
+def _is_whole(node: ast.Tuple | ast.List) -> bool:
+    """Whether the items that a tuple is written with are all that it has."""
+    return not any(isinstance(item, ast.Starred) for item in node.elts)
+
+
+def _is_written(facts: Facts, node: ast.expr) -> bool:
+    """Whether an expression's numbers are changed in place, or those of a view of it."""
+    inner: ast.AST = node
+    for outer in facts.tree.ancestors(node):
+        if isinstance(outer, ast.Call) and outer.func is inner:
+            name = last_name(outer.func) or ""
+            if name.endswith("_") and not name.startswith("__"):
+                return True
+        elif not (isinstance(outer, (ast.Attribute, ast.Subscript)) and outer.value is inner):
+            return isinstance(outer, ast.AugAssign) and outer.target is inner
+        elif not isinstance(outer.ctx, ast.Load):
+            return True
+        inner = outer
+    return False
+
+
+def _ends_in_sigmoid(network: Network, call: ast.Call) -> bool:
+    """Whether a network is an ``nn.Sequential`` that is written out and has a sigmoid as its last layer."""
+    if network.library != "torch.nn.Sequential" or len(call.args) < 2 or call.keywords:
         return False
     last = call.args[-1]
-    return isinstance(last, ast.Call) and facts.calls.meaning(last) == "torch.nn.Sigmoid"
+    return isinstance(last, ast.Call) and network.value.facts.calls.meaning(last) == "torch.nn.Sigmoid"

@@ -42,15 +42,19 @@ class OutOfSight(Exception):
         self.node = node
 
 
-def calls_of(made: Iterable[tuple[Facts, ast.expr]]) -> tuple[tuple[Facts, ast.Call], ...]:
+def calls_of(made: Iterable[tuple[Facts, ast.expr]], own: frozenset[str] = frozenset()) -> tuple[tuple[Facts, ast.Call], ...]:
     """The calls of the modules that some expressions make, each with the facts of its file, in the order in which they are met.
 
     A variable may hold now one of these modules and now another of them.
 
+    Args:
+        made: the expressions.
+        own: what their class adds to ``nn.Module`` and may be asked for without running the module.
+
     Raises:
         OutOfSight: it may be called where that is not seen, or a variable that holds it may hold another object too.
     """
-    search = _Search()
+    search = _Search(own)
     for facts, expression in made:
         search.follow(facts, expression)
     search.check()
@@ -60,7 +64,8 @@ def calls_of(made: Iterable[tuple[Facts, ast.expr]]) -> tuple[tuple[Facts, ast.C
 class _Search:
     """The way of one module through a program."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: frozenset[str]) -> None:
+        self._own = own
         self.calls: list[tuple[Facts, ast.Call]] = []
         self._holding: set[ast.AST] = set()
         self._bindings: list[tuple[Facts, Binding]] = []
@@ -114,6 +119,8 @@ class _Search:
         call = facts.tree.parent(attribute)
         if attribute.attr == "module" and isinstance(attribute.ctx, ast.Load):
             self.follow(facts, attribute)
+        elif attribute.attr in self._own and isinstance(attribute.ctx, ast.Load):
+            return
         elif not (isinstance(call, ast.Call) and call.func is attribute):
             self._lose(facts, attribute)
         elif isinstance(call, ast.Call) and attribute.attr in SELF_RETURNING - {"half", "double", "bfloat16", "type"}:

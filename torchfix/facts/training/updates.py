@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.calls import argument, is_constant, keyword, receiver
+from torchfix.facts.code.calls import argument, is_constant, keyword
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here
 from torchfix.facts.half_precision.hazards import GRADIENT_HOOKS
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.collectives import exchanged_by_hand
 from torchfix.facts.training.cycles import LEAVING, Cycle
 from torchfix.facts.training.gradient_reads import CLIPS, reads_gradients
+from torchfix.facts.training.leftovers import left_to_others
 from torchfix.facts.training.optimizers import Optimizer
 from torchfix.facts.training.owners import all_owners, parameter_expressions, parameter_owners
 
@@ -99,7 +101,7 @@ class Updates:
 
     def of(self, loop: Training) -> Update | Obstacle:
         """The loop's update, or what stands in the way of scaling its losses."""
-        obstacle = self._second_order(loop) or self._hooks() or self._form(loop)
+        obstacle = self._second_order(loop) or self._hooks() or self._form(loop) or exchanged_by_hand(loop) or left_to_others(loop)
         if obstacle is not None:
             return obstacle
         made = self._made(loop, scaled=False)

@@ -27,21 +27,14 @@ def initialize(models, optimizers=None, enabled=True, opt_level="O1", loss_scale
 @contextlib.contextmanager
 def scale_loss(loss, optimizers, loss_id=0, model=None, delay_unscale=False):
     assert calls, "Invoked 'with amp.scale_loss', but internal Amp state has not been initialized."
+    listed = optimizers if isinstance(optimizers, list) else [optimizers]
+    stashed = {parameter: parameter.grad for optimizer in listed for parameter in master_params(optimizer)}
+    for parameter in stashed:
+        parameter.grad = None
     yield loss * SCALE
-    for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
-        for parameter in master_params(optimizer):
-            if parameter.grad is not None:
-                parameter.grad -= remember(parameter)
-                parameter.grad /= SCALE
-                parameter.grad += remember(parameter)
-                kept[parameter] = parameter.grad.clone()
-
-
-kept = {}
-
-
-def remember(parameter):
-    return kept.get(parameter, 0)
+    for parameter, old in stashed.items():
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad / SCALE if old is None else old + parameter.grad / SCALE
 
 
 def master_params(optimizer):
@@ -167,6 +160,10 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
         pytest.param("apex-unused", program("loss = criterion(model(x), y)\n"), id="nothing is scaled"),
         pytest.param("step-elsewhere", program(STEP.replace("optimizer.step()\n", "learn()\n")), id="the step stands elsewhere"),
         pytest.param("step-elsewhere", program(set_up=INITIALIZE + "optimizer.step()\n"), id="a step without a loss"),
+        pytest.param("apex-use", program(STEP + "print(optimizer._amp_stash)\n"), id="Apex's own books"),
+        pytest.param(
+            "conditional-backward", program(STEP.replace("with", "if i:\n  with").replace("    s", "      s")), id="a step without a loss"
+        ),
         pytest.param("closure", program(STEP.replace("step()", "step(closure)")), id="a closure"),
         pytest.param("apex-form", program(STEP.replace("    scaled_loss.backward()", "    send(scaled_loss)")), id="sent by a function"),
         pytest.param("apex-form", program(STEP + "print(scaled_loss)\n"), id="the scaled loss is used again"),
@@ -306,7 +303,8 @@ def test_ways_to_import_apex(imports: str, initialize: str) -> None:
 def test_a_static_scale_never_grows() -> None:
     """A number is where the scale begins, and no row of good steps is long enough to raise it."""
     after = 'scaler = torch.amp.GradScaler("cuda", init_scale=128.0, growth_interval=10**9)\n'
-    changed(STEP, AFTER, INITIALIZE.replace(")", ", loss_scale=128)"), after)
+    for scale in ("128", '"128.0"'):
+        changed(STEP, AFTER, INITIALIZE.replace(")", f", loss_scale={scale})"), after)
 
 
 @pytest.mark.parametrize(
@@ -821,30 +819,42 @@ RUNS = [
     pytest.param(STEP.replace("optimizer.step()", CLIP), INITIALIZE, id="clipped"),
     pytest.param(
         "loss = criterion(model(x), y) / 2\nwith amp.scale_loss(loss, optimizer) as scaled_loss:\n    scaled_loss.backward()\n"
-        "if i % 2:\n    optimizer.step()\n    optimizer.zero_grad()\n    amp.kept.clear()\n",
+        "if i % 2:\n    optimizer.step()\n    optimizer.zero_grad()\n",
         INITIALIZE,
         id="accumulated",
     ),
 ]
 
 
-@pytest.mark.parametrize(("step", "set_up"), [run for run in RUNS if run.id != "accumulated"])
+@pytest.mark.parametrize(("step", "set_up"), RUNS)
 @pytest.mark.parametrize("scaled", [False, True])
 def test_trains_alike_to_the_last_bit(step: str, set_up: str, scaled: bool, tmp_path: Path) -> None:
     """With autocast off, torch's scaler gives what Apex gave, whether it is off too or really scales."""
     (tmp_path / "apex").mkdir()
     (tmp_path / "apex" / "__init__.py").write_text("")
     (tmp_path / "apex" / "amp.py").write_text(APEX)
-    before = program(step.replace("optimizer.zero_grad()", "optimizer.zero_grad()\namp.kept.clear()"), set_up)
     result = run_transform(RULE, program(step, set_up))
     assert result.outcome is Outcome.CHANGED
     after = result.after.decode()
     if scaled:
         after = after.replace('GradScaler("cuda"', 'GradScaler("cpu"').replace('autocast("cuda", dtype=torch.float16', 'autocast("cpu"')
         after = after.replace('autocast("cpu")', 'autocast("cpu", enabled=False)').replace("enabled=scaler.is_enabled()", "enabled=False")
-    (tmp_path / "before.py").write_text(before)
+    (tmp_path / "before.py").write_text(program(step, set_up))
     (tmp_path / "after.py").write_text(after)
     assert run_on_cpu(tmp_path / "before.py") == run_on_cpu(tmp_path / "after.py")
+
+
+def test_infinite_gradients_skip_the_step_and_halve_the_scale(tmp_path: Path) -> None:
+    """As Apex did."""
+    text = program(STEP.replace("loss = criterion(model(x), y)", "loss = criterion(model(x), y) * (float('inf') if i == 3 else 1)"))
+    after = run_transform(RULE, text).after.decode().replace('GradScaler("cuda"', 'GradScaler("cpu", init_scale=1024.0')
+    after = after.replace('autocast("cuda", dtype=torch.float16)', 'autocast("cpu", dtype=torch.bfloat16)')
+    told = "    print(scaler.get_scale(), model.layers[0].weight.sum().item())\n"
+    script = tmp_path / "after.py"
+    script.write_text(after.replace("    print(repr(loss.item()))\n", told))
+    lines = [line.split() for line in run_on_cpu(script).splitlines()]
+    assert [float(line[0]) for line in lines[:-1]] == [1024.0] * 3 + [512.0] * 5
+    assert lines[3][1] == lines[2][1] != lines[4][1]
 
 
 @pytest.mark.parametrize(("step", "set_up"), [run for run in RUNS if run.id in ("plain", "clipped")])

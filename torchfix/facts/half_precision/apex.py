@@ -146,7 +146,7 @@ class Request:
         level: ``O1`` or ``O0``: what a run computes in that sets no option.
         option: the option of the command line that chooses the level, None where it is settled.
         enabled: what switches Apex on and off, None where it is on.
-        scale: the scale that losses keep, as it is written; None where it is adapted to the gradients.
+        scale: the scale that losses keep; None where it is adapted to the gradients.
     """
 
     use: Use
@@ -156,7 +156,7 @@ class Request:
     level: str
     option: ast.Attribute | None
     enabled: ast.expr | None
-    scale: ast.expr | None
+    scale: float | None
 
     def given(self, name: str) -> ast.expr | None:
         """An argument of the call, None where it is left out or None."""
@@ -183,16 +183,24 @@ def request_of(use: Use) -> Request | Obstacle:
         return found
     level, option = found
     scale = _given(call, "loss_scale")
-    if scale is not None and not is_constant(scale, "dynamic"):
-        if not (isinstance(scale, ast.Constant) and type(scale.value) in (int, float)):
-            return Obstacle(
-                "loss-scale",
-                f"{ast.unparse(scale)} chooses the loss scale when the program runs",
-                'write loss_scale="dynamic", or a number',
-            )
-    else:
-        scale = None
-    return Request(use, call, models, _given(call, "optimizers"), level, option, _given(call, "enabled"), scale)
+    settled = None if scale is None or is_constant(scale, "dynamic") else _number(scale)
+    if settled is None and scale is not None and not is_constant(scale, "dynamic"):
+        return Obstacle(
+            "loss-scale",
+            f"{ast.unparse(scale)} chooses the loss scale when the program runs",
+            'write loss_scale="dynamic", or a number',
+        )
+    enabled = _given(call, "enabled")
+    return Request(use, call, models, _given(call, "optimizers"), level, option, enabled, settled)
+
+
+def _number(expression: ast.expr) -> float | None:
+    """The number that a literal is, which may be written as a string."""
+    value = expression.value if isinstance(expression, ast.Constant) else None
+    try:
+        return float(value) if isinstance(value, (int, float, str)) else None
+    except ValueError:
+        return None
 
 
 def _given(call: ast.Call, name: str) -> ast.expr | None:

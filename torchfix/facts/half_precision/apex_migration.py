@@ -34,6 +34,7 @@ _STATES = (
 _SCALE = (
     "The scale stays at {scale} as long as no gradient overflows; torch's scaler then skips the step and halves it, where Apex went on."
 )
+_STASH = ("_amp_stash", "_amp_state", "_lazy_init_maybe_master_weights")
 # Calls that give a truth value, and nothing else.
 _TRUTHS = ("torch.cuda.is_available", "builtins.bool", "builtins.isinstance", "builtins.hasattr", "builtins.callable")
 
@@ -94,7 +95,7 @@ class Migration:
         found = [] if self.off else [_OUTSIDE]
         found += [_STATES.format(key=self.states.key)] if self.states.key else []
         found += [_LEVEL.format(option=ast.unparse(request.option))] if request.option is not None else []
-        found += [_SCALE.format(scale=ast.unparse(request.scale))] if request.scale is not None else []
+        found += [_SCALE.format(scale=request.scale)] if request.scale is not None else []
         return tuple(found)
 
     @property
@@ -123,7 +124,7 @@ class Migration:
         """The call that makes the scaler; a fixed scale never grows."""
         spelling, scale = Spelling(self.facts, self.top), self.request.scale
         given = ['"cuda"'] if spelling.since(2, 3) else []
-        given += [f"init_scale={float(ast.literal_eval(scale))}", "growth_interval=10**9"] if scale is not None else []
+        given += [f"init_scale={scale}", "growth_interval=10**9"] if scale is not None else []
         given += [f"enabled={self.enabled}"] if self.enabled else []
         return f"{spelling.torch('amp.GradScaler' if spelling.since(2, 3) else 'cuda.amp.GradScaler')}({', '.join(given)})"
 
@@ -163,6 +164,10 @@ def _obstacle(facts: Facts, uses: tuple[Use, ...]) -> Obstacle | None:
     """What no change can mend."""
     if facts.project.torch is not None and facts.project.torch < (1, 6):
         return Obstacle("torch-too-old", "the project still allows torch without mixed precision", "raise its lower bound to torch 1.6")
+    stash = next((node for word in _STASH for node in facts.tree.attributes.get(word, ())), None)
+    if stash is not None:
+        words = f"{facts.path}:{stash.lineno} reads {stash.attr}, where Apex keeps its own books"
+        return Obstacle("apex-use", words, "change this place to torch.amp by hand")
     unknown = next((use for use in uses if not _is_known(use)), None)
     if unknown is None:
         return None

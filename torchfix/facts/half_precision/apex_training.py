@@ -179,6 +179,11 @@ def _training_node(facts: Facts, scaling: _Scaling) -> LoopNode | Function | Non
     return None
 
 
+def _sends(statement: ast.stmt) -> bool:
+    """Whether a statement sends a loss backward."""
+    return any(isinstance(node, ast.Call) and last_name(node.func) == "backward" for node in walk_here(statement))
+
+
 def _steps(node: ast.AST) -> Iterator[ast.Call]:
     for item in walk_here(node):
         if isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute) and item.func.attr == "step":
@@ -331,6 +336,15 @@ class _Reading:
         for event in sorted((*sends, *steps), key=lambda item: item[0].lineno):
             waiting = waiting - event[1] if event in steps else waiting | event[1]
             closing += [event[0]] if event in steps and not waiting else []
+        early = next(
+            (step for step, names in steps if not any(names & own and self._surely_before(send, step) for send, own in sends)), None
+        )
+        if early is not None:
+            return Obstacle(
+                "conditional-backward",
+                f"the optimizer may step on line {early.lineno} without a scaled loss before it, which torch's scaler refuses",
+                "step under the same condition as the backward pass",
+            )
         several = len(set().union(*(names for _, names in steps))) > 1
         if waiting or (
             several and any(tree.block(send) is not tree.block(step) for send, one in sends for step, other in steps if one & other)
@@ -341,6 +355,21 @@ class _Reading:
                 "send the losses of one optimizer backward, step it, then go on with the next",
             )
         return tuple(closing)
+
+    def _surely_before(self, send: ast.stmt, step: ast.stmt) -> bool:
+        """Whether a loss surely goes backward before a step, in the same turn."""
+        tree = self.facts.tree
+        around = [send]
+        while around[-1] is not self.node and isinstance(outer := tree.parent(around[-1]), (ast.With, ast.For, ast.If)):
+            if isinstance(outer, ast.If) and not all(any(_sends(item) for item in block) for block in (outer.body, outer.orelse)):
+                break
+            around.append(outer)
+        current: ast.AST = step
+        while isinstance(current, ast.stmt) and current is not self.node:
+            current, block, index = tree.place(current)
+            if any(item in around for item in block[:index]):
+                return True
+        return False
 
     def _piece(self, scaling: _Scaling) -> Piece:
         """What goes in the place of a scaled loss."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from textwrap import dedent, indent
+from pathlib import Path
+from textwrap import indent
 
 import pytest
 
+from tests.transforms.amp_runs import run_before_and_after
 from torchfix.result import Outcome
-from torchfix.testing import check_held, check_transformed, run_on_program, run_transform
+from torchfix.testing import check_held, check_program, check_transformed, run_on_program, run_transform
 
 RULE = "amp-loop"
 HEAD = """\
@@ -58,10 +60,12 @@ self.optimizer.zero_grad()
 loss.backward()
 self.optimizer.step()
 """
-ONE = "def compute_loss(self, batch):\n    x, y = batch\n    return self.criterion(self.model(x.to(device)), y.to(device))\n"
+WHOLE = "def compute_loss(self, batch):\n    x, y = batch\n    return self.criterion(self.model(x.to(device)), y.to(device))\n"
+ONE = WHOLE.replace("    return", "    note(x)\n    return")  # what runs beside it must not come under autocast
 ONE_AFTER = """\
 def compute_loss(self, batch):
     x, y = batch
+    note(x)
     with autocast:
         return self.criterion(self.model(x.to(device)), y.to(device))
 """
@@ -82,6 +86,13 @@ def scaled(loop: str) -> str:
     """The statements of a loop with its scaler."""
     text = loop.replace("loss.backward()", "self.scaler.scale(loss).backward()")
     return text.replace("self.optimizer.step()\n", "self.scaler.step(self.optimizer)\nself.scaler.update()\n")
+
+
+def apart(given: str = "loss") -> str:
+    """A script whose loss is computed by a function of another file."""
+    step = f"{given} = compute_loss(model, x.to(device), y.to(device))\n" + ONE_LOOP.partition("\n")[2].replace("self.", "")
+    made = "model = Net().to(device)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    return f"from steps import compute_loss\n\n{HEAD}{made}for x, y in batches:\n{indent(step, '    ')}"
 
 
 # What is held --------------------------------------------------------------------------------------------------------
@@ -116,7 +127,7 @@ def scaled(loop: str) -> str:
         ),
         pytest.param(
             "double-backward",
-            "compute_loss (line 23 of train.py) takes gradients on line 27",
+            "compute_loss (line 23 of train.py) takes gradients on line 28",
             trainer(
                 ONE.replace("return self.criterion", "loss = self.criterion")
                 + "    if y.any():\n        loss.backward(retain_graph=True)\n    return loss\n",
@@ -162,23 +173,12 @@ def test_functions_that_run_the_network_are_held(code: str, words: str, text: st
     assert words in note.reason.text, note.reason.text
 
 
-def test_a_function_in_another_file_is_held() -> None:
+def test_a_function_in_another_file_that_must_be_read_alone_is_held() -> None:
     """What autocast needs is bound in the loop's file."""
-    function = "def compute_loss(model, x, y):\n    return nn.functional.cross_entropy(model(x), y)\n"
-    loop = dedent("""
-        from steps import compute_loss
-
-        model = Net().to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for x, y in batches:
-            loss = compute_loss(model, x.to(device), y.to(device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        """)
-    results = run_on_program(RULE, {"steps.py": f"from torch import nn\n\n\n{function}", "train.py": HEAD + loop})
+    function = "def compute_loss(model, x, y):\n    out = model(x)\n    return nn.functional.cross_entropy(out, y), out\n"
+    results = run_on_program(RULE, {"steps.py": f"from torch import nn\n\n\n{function}", "train.py": apart("loss, out")})
     (note,) = results["train.py"].notes
-    assert note.reason.code == "forward-elsewhere" and "compute_loss (line 4 of steps.py)" in note.reason.text
+    assert note.reason is not None and note.reason.code == "forward-elsewhere" and "compute_loss (line 4 of steps.py)" in note.reason.text
 
 
 # What is rewritten ---------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_bfloat16_needs_no_scaler_there_either() -> None:
 
 def test_a_function_of_the_script_reads_the_scripts_own_switch() -> None:
     """Both are global."""
-    function = "def compute_loss(x, y):\n    out = model(x.to(device))\n    return F.cross_entropy(out, y.to(device))\n\n\n"
+    function = "def compute_loss(x, y):\n    note(x)\n    out = model(x.to(device))\n    return F.cross_entropy(out, y.to(device))\n\n\n"
     made = "model = Net().to(device)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     step = "loss = compute_loss(x, y)\n" + ONE_LOOP.partition("\n")[2]
     loop, loop_after = (f"for x, y in batches:\n{indent(text, '    ')}".replace("self.", "") for text in (step, scaled(step)))
@@ -240,8 +240,71 @@ def test_a_function_of_the_script_reads_the_scripts_own_switch() -> None:
     check_transformed(RULE, HEAD + function + made + loop, HEAD + after + made + SET_UP + loop_after)
 
 
+def test_a_function_of_which_all_can_run_under_autocast_is_called_there() -> None:
+    """Nobody else who calls it notices; the loss of torch is float32, and half precision goes nowhere else."""
+    loop = ONE_LOOP.replace("loss = self.compute_loss(batch)", f"{REGION}\n    loss = self.compute_loss(batch)")
+    check_transformed(RULE, trainer(WHOLE, ONE_LOOP), trainer(WHOLE, scaled(loop), optimizer=OPTIMIZER + OWN_SET_UP))
+
+
+def test_a_function_in_another_file_is_called_under_autocast() -> None:
+    """That file stays as it is."""
+    function = "from torch import nn\n\n\ndef compute_loss(model, x, y):\n    return nn.functional.cross_entropy(model(x), y)\n"
+    call = "    loss = compute_loss(model, x.to(device), y.to(device))\n"
+    region = REGION.replace("self.", "")
+    made = "lr=0.1)\n"
+    after = apart().replace("    optimizer.step()\n", "    scaler.step(optimizer)\n    scaler.update()\n").replace(made, made + SET_UP)
+    after = after.replace("    loss.backward()", "    scaler.scale(loss).backward()")
+    after = after.replace(call, f"    {region}\n    {call}")
+    check_program(RULE, {"steps.py": function, "train.py": apart()}, {"steps.py": function, "train.py": after})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("    scores = out @ out.T\n", id="a product by hand"),
+        pytest.param("    size = (out * out).mean()\n", id="arithmetic on half precision"),
+        pytest.param("    keep(out)\n", id="half precision goes out of sight"),
+        pytest.param("    x = library.augment(x)\n", id="code out of sight"),
+        pytest.param("    x = twist(x, y)\n", id="a function of the project that multiplies matrices"),
+        pytest.param("    self.out = out\n", id="half precision stays in the object"),
+    ],
+)
+def test_a_function_that_does_more_is_not_called_under_autocast(code: str) -> None:
+    """It would compute something else, or something of it would stay half."""
+    body = f"    x, y = batch\n    out = self.model(x.to(device))\n{code}    return self.criterion(out, y.to(device))\n"
+    text = trainer(f"def compute_loss(self, batch):\n{body}", ONE_LOOP).replace(
+        "class Trainer", "def twist(x, y):\n    return x @ y\n\n\nclass Trainer"
+    )
+    result = run_transform(RULE, text)
+    assert f"{REGION}\n                loss = self.compute_loss(batch)" not in result.after.decode()
+
+
 def test_a_method_that_evaluates_too_is_told() -> None:
     """Its evaluation computes in half precision as well."""
     evaluation = "\n@torch.no_grad()\ndef evaluate(self, batch):\n    return self.compute_loss(batch).item()\n"
     (note,) = run_transform(RULE, trainer(ONE + evaluation, ONE_LOOP)).notes
     assert any("evaluation batches" in words for words in note.notes), note
+
+
+RUN = """\
+torch.manual_seed(0)
+trainer = Trainer()
+trainer.fit([(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(4)])
+"""
+
+
+PROGRAMS = {
+    "losses in a dictionary": (LOSSES, LOOP),
+    "called under autocast": (WHOLE, ONE_LOOP),
+    "a region in the method": (ONE.replace("note(x)", "print(x.dtype)"), ONE_LOOP),
+    "what it stores in the instance": (
+        "def forward(self, x):\n    self.out = self.model(x.to(device))\n",
+        "x, y = batch\nself.forward(x)\nloss = self.criterion(self.out, y.to(device))\n" + LOOP.split("\n", 2)[2],
+    ),
+}
+
+
+def test_they_train_as_before(tmp_path: Path) -> None:
+    """Bit for bit without CUDA; nearly so in bfloat16 and float16, with every layer in half precision and every step by the scaler."""
+    texts = {name: f"{trainer(*parts)}\n\n{RUN}" for name, parts in PROGRAMS.items()}
+    run_before_and_after({name: (text, run_transform(RULE, text).after.decode()) for name, text in texts.items()}, tmp_path)

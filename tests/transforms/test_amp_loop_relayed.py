@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from textwrap import indent
 
 import pytest
 
-from tests.running import ROOT, run_on_cpu, run_on_fake_gpu, skip_on_cuda_build
+from tests.transforms.amp_runs import run_before_and_after
 from torchfix.result import Outcome
 from torchfix.testing import check_held, check_program, check_transformed, run_transform
 
@@ -266,35 +265,9 @@ def test_a_helper_that_sends_the_loss_scales_it() -> None:
     check_transformed(RULE, helped(), HELPED_AFTER)
 
 
-@pytest.mark.parametrize(("before", "after"), [(adversaries(), AFTER), (helped(), HELPED_AFTER)], ids=["adversaries", "a helper"])
-def test_they_train_as_before(before: str, after: str, tmp_path: Path) -> None:
-    """Bit for bit without CUDA, nearly so in bfloat16 and float16, each layer in half precision, each step by the scaler."""
-    for name, text in (("before", before), ("after", after)):
-        (tmp_path / name / "one").mkdir(parents=True)
-        (tmp_path / name / "one" / "main.py").write_text(text)
-    recording, folders = ROOT / "tests" / "recording.py", [str(tmp_path / name) for name in ("before", "after")]
-    plain = json.loads(run_on_cpu(recording, *folders))
-    old, new = plain["before"]["one"], plain["after"]["one"]
-    assert not old["error"] and not new["error"]
-    assert (new["printed"], new["parameters"]) == (old["printed"], old["parameters"])
-    assert set(new["calls"]) >= {"scale", "backward", "step", "update"} and "plain step" not in new["calls"]
-    assert new["calls"].count("update") == 4 and new["calls"].count("scale") == new["calls"].count("backward")
-    half = json.loads(run_on_cpu(recording, "--bfloat16", folders[1]))["after"]["one"]
-    check_close(half, old, "bfloat16", 0.06)
-    skip_on_cuda_build()
-    for capability, dtype in (("7.5", "float16"), ("8.0", "bfloat16")):
-        record = json.loads(run_on_fake_gpu(recording, folders[1], capability=capability)[0])["after"]["one"]
-        assert record["calls"] == new["calls"]
-        check_close(record, old, dtype, 0.06)
-
-
-def check_close(record: dict[str, object], old: dict[str, object], dtype: str, tolerance: float) -> None:
-    """Check that a program ran in half precision and ended near the original."""
-    assert not record["error"], record["error"]
-    layers, parameters, others = record["layers"], record["parameters"], old["parameters"]
-    assert isinstance(layers, dict) and layers and all(layer.endswith(f"torch.{dtype}") for layer in layers), layers
-    assert isinstance(parameters, list) and isinstance(others, list)
-    assert parameters == pytest.approx(others, abs=tolerance)
+def test_they_train_as_before(tmp_path: Path) -> None:
+    """Bit for bit without CUDA; nearly so in bfloat16 and float16, with every layer in half precision and every step by the scaler."""
+    run_before_and_after({"adversaries": (adversaries(), AFTER), "a helper": (helped(), HELPED_AFTER)}, tmp_path)
 
 
 def test_a_second_run_finds_nothing(tmp_path: Path) -> None:

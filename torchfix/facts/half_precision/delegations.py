@@ -1,7 +1,8 @@
 """Forward passes that a loop leaves to functions: those that compute its losses, and where autocast's variables reach them.
 
-Each function is read alone. All that it returns or stores is converted back to float32, so that the loop, and everybody
-else who calls it, goes on as before.
+Where all of a function's code can run under autocast and only its losses come back, the loop calls it under autocast. Else
+each function is read alone: all that it returns or stores is converted back to float32, so that the loop, and everybody else
+who calls it, goes on as before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torchfix.facts.code.callees import called
 from torchfix.facts.code.classes import behind
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk, walk_here
+from torchfix.facts.half_precision.autocast import Treatment, is_operation, treatment
 from torchfix.facts.half_precision.forwards import Feeding, Forward
+from torchfix.facts.half_precision.precision import Reader
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.models import Network
@@ -24,6 +27,8 @@ from torchfix.facts.training.updates import Sent, Update
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
+_PLAIN = ("torch.", "builtins.", "time.", "math.", "random.", "logging.")
+_OF_CONTAINERS = frozenset("append copy extend format get items keys pop setdefault update values".split())
 _SUSPENDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 
 
@@ -39,6 +44,9 @@ class Delegations:
         running = [item for item in functions if any(self._runs(*item))]
         if not running:
             return None
+        around = self._around(update, running)
+        if around is not None:
+            return around
         found: list[tuple[Function, Forward]] = []
         relays = update.loop.relays
         for facts, function in functions:
@@ -46,11 +54,13 @@ class Delegations:
             if obstacle is not None:
                 return obstacle
         for facts, function in running:
-            obstacle = self._apart(facts, function)
+            apart = self._apart(facts, function)
+            if apart is not None:
+                return apart
             sent = {relay.call: relay.loss for relay in relays if relay.function is function}
             passes = tuple(Sent(call, loss, facts.tree.statement(call)) for call, loss in sent.items())
             inside = (call for relay in relays for call in relay.inner if facts.tree.is_within(call, function))
-            forward = obstacle or facts.forwards.within(function, passes, (*sent, *inside))
+            forward = facts.forwards.within(function, passes, (*sent, *inside))
             if isinstance(forward, Obstacle):
                 return Obstacle(forward.code, f"in {_place(facts, function)}, which runs the network: {forward.text}", forward.help)
             assert forward is not None
@@ -111,6 +121,59 @@ class Delegations:
                 networks = facts.models.run_by(node) if isinstance(node, ast.Call) else None
                 if networks:
                     yield networks
+
+    # Called under autocast -------------------------------------------------------------------------------------
+
+    def _around(self, update: Update, running: list[tuple[Facts, Function]]) -> Forward | None:
+        """The statements of the loop that call the functions, where those can run under autocast with all that they do."""
+        if update.loop.relays or not all(self._is_whole(*item) for item in running):
+            return None
+        tree, sought = self._facts.tree, {function for _, function in running}
+        calls = [node for node in update.loop.nodes() if isinstance(node, ast.Call)]
+        chosen = [call for call in calls if sought & {function for _, function in called(self._facts, call)}]
+        statements = [tree.statement(call) for call in chosen]
+        reached = {function for call in chosen for _, function in called(self._facts, call)}
+        if reached != sought or len(set(statements)) < len(statements) or not all(map(self._only_calls, statements, chosen)):
+            return None
+        networks = tuple(dict.fromkeys(network for item in running for found in self._runs(*item) for network in found))
+        return Forward(tuple((item, item) for item in statements), (), (), networks)
+
+    @staticmethod
+    def _only_calls(statement: ast.stmt, call: ast.Call) -> bool:
+        """Whether a statement names the result of a call, and computes its arguments by no more than moves and views of tensors."""
+        given = [*call.args, *(item.value for item in call.keywords)]
+        inner = [node for item in given for node in walk(item) if isinstance(node, ast.Call)]
+        plain = all(isinstance(node.func, ast.Attribute) and treatment(node.func.attr) is Treatment.EXACT for node in inner)
+        return isinstance(statement, ast.Assign) and statement.value is call and plain
+
+    def _is_whole(self, facts: Facts, function: Function) -> bool:
+        """Whether all that a function does can be done under autocast: no half precision leaves the network and the losses of torch."""
+        suspended = isinstance(function, ast.AsyncFunctionDef) or any(isinstance(node, _SUSPENDING) for node in walk(function))
+        if suspended or function.decorator_list or _backward_in(facts, function, ()) is not None:
+            return False
+        calls = [node for node in walk(function) if isinstance(node, ast.Call)]
+        runs = {call for call in calls if facts.models.run_by(call)}
+        nested = any(isinstance(node, (*FUNCTIONS, ast.Lambda)) and node is not function for node in walk(function))
+        if nested or not all(call in runs or self._is_harmless(facts, call) for call in calls):
+            return False
+        reader = Reader(facts, inside=True)
+        reader.block(function.body)
+        computed = any(not isinstance(node, ast.Name) and node not in runs for node in reader.made)
+        if reader.wanted or reader.opaque or computed or facts.hazards.in_definitions([Definition(facts, function)]) is not None:
+            return False
+        return not isinstance(facts.forwards.within(function), Obstacle)
+
+    @staticmethod
+    def _is_harmless(facts: Facts, call: ast.Call) -> bool:
+        """Whether a call is one of torch or of Python itself, or of a function of the project that computes the same under autocast."""
+        functions = list(called(facts, call))
+        if functions:
+            return all(facts.precision.is_steady(*item) for item in functions)
+        if (facts.calls.meaning(call) or "").startswith(_PLAIN) or facts.models.is_loss(call.func):
+            return True
+        return isinstance(call.func, ast.Attribute) and (is_operation(call.func.attr) or call.func.attr in _OF_CONTAINERS)
+
+    # Each with regions of its own -------------------------------------------------------------------------------
 
     def _apart(self, facts: Facts, function: Function) -> Obstacle | None:
         """What keeps a function that runs networks from being read alone."""

@@ -266,7 +266,8 @@ class Loops:
         """Where the part stands that one of the :attr:`indirect` loops leaves to what it calls."""
         calls = [item for statement in node.body for item in walk_here(statement) if isinstance(item, ast.Call)]
         if self.indirect[node] == "backward":
-            words = _places(found for call in calls if (found := self._sending(call)) is not None)
+            sending = [found for call in calls if (found := self._sending(call)) is not None]
+            words = _places(sending or [(step.facts, step.node) for step in self.steps_of(node)])
             return Obstacle(
                 "backward-elsewhere",
                 f"the backward pass stands in {words}, which this loop calls",

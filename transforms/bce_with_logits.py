@@ -28,9 +28,9 @@ After:
 
 Safety:
     Effect ``numerics``: losses are the same up to rounding, but for logits beyond 15 or so, where BCELoss has lost its
-    digits and cuts its logarithms off at -100. Only where a sigmoid is seen to make all that the loss is given. A sigmoid at
-    the end of a network goes only where every call of the network in the project is seen; whoever else reads its output
-    gets the sigmoid there. The names in saved states stay as they are.
+    digits and cuts its logarithms off at -100. Only where a sigmoid is seen to make all that the loss is given, also
+    through functions and parts of tuples. A sigmoid at the end of a network goes only where every call of the network in
+    the project is seen; whoever else reads its output gets the sigmoid there. The names in saved states stay as they are.
 
 Reference:
     https://docs.pytorch.org/docs/stable/amp.html#prefer-binary-cross-entropy-with-logits-over-binary-cross-entropy
@@ -83,7 +83,7 @@ def _fixed(facts: Facts, loss: ast.Call, logits: Logits) -> Finding:
     for home, node in logits.readers:
         edits += [(home.path, edit) for edit in _with(home, node)]
     own, elsewhere = by_file(facts.path, edits)
-    notes = (_TAILS, _OUTPUT) if logits.layers or logits.readers else (_TAILS,)
+    notes = (_TAILS, _OUTPUT) if logits.changes_network else (_TAILS,)
     return Finding(loss, _MESSAGE, own, frozenset({Effect.NUMERICS}), _BECAUSE, notes, elsewhere=elsewhere)
 
 

@@ -282,6 +282,16 @@ print(predict(net, torch.ones(1, 4)))
     assert any("outside this project" in note for note in notes[0].notes)
 
 
+def test_a_sigmoid_outside_of_networks_is_nobody_elses_business() -> None:
+    """What the network gives stays what it was, and so there is nothing to say of it."""
+    notes = check_transformed(
+        RULE,
+        HEAD + "p = torch.sigmoid(z)\nloss = F.binary_cross_entropy(p, t)\nprint(p)\n",
+        HEAD + "p = z\nloss = F.binary_cross_entropy_with_logits(p, t)\nprint(torch.sigmoid(p))\n",
+    )
+    assert not any("outside this project" in note for note in notes[0].notes)
+
+
 def test_two_losses_of_one_network_change_together() -> None:
     """A loss for training and one for testing; neither may see a sigmoid twice."""
     test = "\n\ndef test(x, y):\n    check = nn.BCELoss()\n    out = net(x)\n    return check(out, y), out > 0.5\n"

@@ -25,6 +25,7 @@ def calls(text: str, made: str = "nn.BCELoss()", modules: dict[str, str] | None 
         pytest.param("c = [nn.BCELoss()]\n", id="in a list"),
         pytest.param("c = nn.BCELoss()\nif x:\n    c = other()\nc(a, b)\n", id="one of two"),
         pytest.param("c = nn.BCELoss()\nd = c.weight\n", id="an attribute of it"),
+        pytest.param("c = nn.BCELoss()\nd = list(c.modules())\n", id="its layers, kept"),
         pytest.param("def f(c=None):\n    c = nn.BCELoss()\n    return c(a, b)\n\n\nf(other)\n", id="a parameter, bound anew"),
         pytest.param("def f(c):\n    return c(a, b)\n\n\nf(nn.BCELoss())\nf(other)\n", id="a function that is given others"),
         pytest.param(
@@ -78,3 +79,16 @@ def test_what_its_class_adds_may_be_asked_for() -> None:
     changed = facts_of(HEAD + text + "net.layer = other\n")
     with pytest.raises(OutOfSight):
         calls_of([(changed, node(changed, "Net()"))], frozenset({"encode", "layer"}))
+
+
+def test_a_loop_over_its_layers_is_no_call() -> None:
+    """Weights are initialised so."""
+    assert calls("c = nn.BCELoss()\nfor layer in c.modules():\n    print(layer)\nc(a, b)\n") == ["c(a, b)"]
+
+
+def test_a_function_that_only_lists_what_it_is_given_may_be_given_other_modules_too() -> None:
+    """Printing a module and counting its weights do not run it; running it in some cases may be out of sight."""
+    text = "def show(m):\n    print(m, sum(p.numel() for p in m.parameters()))\n\n\nc = nn.BCELoss()\nshow(c)\nshow(other)\nc(a, b)\n"
+    assert calls(text) == ["c(a, b)"]
+    with pytest.raises(OutOfSight):
+        calls(text.replace("print(m,", "print(m(x),"))

@@ -59,6 +59,22 @@ def test_a_plain_network() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "plain"),
+    [
+        pytest.param("for m in net.modules():\n        m.weight.data.zero_()", True, id="walks over its layers"),
+        pytest.param("for m in net.modules():\n        m.weight.data.zero_()\n    net(x)", False, id="runs it"),
+        pytest.param("last = list(net.modules())[-1]", False, id="picks a layer"),
+        pytest.param("pass", False, id="does nothing with it"),
+    ],
+)
+def test_a_network_that_hands_itself_to_a_function(body: str, plain: bool) -> None:
+    """Weights may be initialised there; what else is done with the network is another way to run it."""
+    text = NET.replace("nn.Linear(2, 1)\n", "nn.Linear(2, 1)\n        start(self)\n") + f"def start(net):\n    {body}\n"
+    facts = facts_of(text)
+    assert (forward_of(Definition(facts, facts.tree.classes[0])) is not None) is plain
+
+
+@pytest.mark.parametrize(
     "text",
     [
         pytest.param("NETS = [Net]\n", id="in a list"),

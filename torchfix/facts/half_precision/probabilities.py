@@ -57,12 +57,14 @@ class Logits:
         sigmoids: calls of a sigmoid, whose operand takes their place.
         layers: constructions of ``nn.Sequential`` whose last layer, a sigmoid, goes.
         readers: what has to go through a sigmoid where it stands, since it now holds logits.
+        changes_network: whether calling a network gives logits now, to those outside the project too.
     """
 
     losses: tuple[tuple[Facts, ast.Call], ...]
     sigmoids: tuple[tuple[Facts, ast.Call], ...]
     layers: tuple[tuple[Facts, ast.Call], ...]
     readers: tuple[Place, ...]
+    changes_network: bool = False
 
 
 def logits_of(facts: Facts, loss: ast.Call) -> Logits | Obstacle:
@@ -83,7 +85,7 @@ def logits_of(facts: Facts, loss: ast.Call) -> Logits | Obstacle:
         text = f"{lost.facts.path}:{getattr(lost.node, 'lineno', 1)}: the network, or the loss, goes where it may be called unseen"
         return Obstacle("out-of-sight", text, help)
     calls = (tuple(search.losses.values()), tuple(search.sigmoids.values()), tuple(search.layers.values()))
-    return Logits(*calls, tuple(search.readers.values()))
+    return Logits(*calls, tuple(search.readers.values()), search.changes_network)
 
 
 def losses(facts: Facts) -> Iterator[ast.Call]:
@@ -115,6 +117,7 @@ class _Search:
     sigmoids: dict[ast.AST, tuple[Facts, ast.Call]] = field(default_factory=dict)
     layers: dict[ast.AST, tuple[Facts, ast.Call]] = field(default_factory=dict)
     readers: dict[ast.AST, Place] = field(default_factory=dict)
+    changes_network: bool = False
     _taken: set[tuple[ast.AST, Path]] = field(default_factory=set)
     _bindings: dict[tuple[Binding, Path], tuple[Facts, ast.Name]] = field(default_factory=dict)
     _calls: dict[tuple[ast.AST, Path], tuple[Facts, ast.Call]] = field(default_factory=dict)
@@ -326,6 +329,7 @@ class _Search:
 
     def _network(self, facts: Facts, call: ast.Call, network: Network, path: Path) -> None:
         """Have a network end in logits."""
+        self.changes_network = True
         made, definition = network.value.node, network.definition
         key = definition.node if definition is not None else made
         if (key, path) in self._ends:

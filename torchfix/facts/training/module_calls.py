@@ -13,7 +13,7 @@ from torchfix.facts.code.callees import called
 from torchfix.facts.code.classes import SELF_RETURNING, lineage
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound, parameters
-from torchfix.facts.code.tree import FUNCTIONS, Function
+from torchfix.facts.code.tree import FUNCTIONS, Function, last_name, walk
 from torchfix.facts.code.values import passed, returns
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Methods of every module that neither run it nor change what it computes.
 _HARMLESS = frozenset("parameters named_parameters state_dict load_state_dict zero_grad".split())
+# Those that list what a module is made of; harmless where a loop walks over it.
+_LISTING = frozenset("modules named_modules buffers named_buffers".split())
 # Functions that take a module and return one that computes the same.
 _WRAPPERS = ("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel", "torch.compile")
 RUNNERS = ("torch.nn.parallel.data_parallel",)
@@ -125,7 +127,7 @@ class _Search:
             self._lose(facts, attribute)
         elif isinstance(call, ast.Call) and attribute.attr in SELF_RETURNING - {"half", "double", "bfloat16", "type"}:
             self.follow(facts, call)
-        elif attribute.attr not in _HARMLESS:
+        elif attribute.attr not in _HARMLESS and not (isinstance(call, ast.Call) and _is_walked(facts, call)):
             self._lose(facts, attribute)
 
     def _given(self, facts: Facts, call: ast.Call, node: ast.expr) -> None:
@@ -145,6 +147,8 @@ class _Search:
         home, function = found[0]
         bound = home.tree.class_of(function) is not None
         taking = [item for item in parameters(function.args) if passed(call, function, item, bound) is node]
+        if len(taking) == 1 and only_lists(home, function, taking[0]):
+            return
         callers = home.callers_everywhere(function)
         if len(taking) != 1 or not callers:
             self._lose(facts, node)
@@ -216,3 +220,26 @@ class _Search:
         self._functions.append((facts, function))
         for home, call in callers:
             self.follow(home, call)
+
+
+def only_lists(facts: Facts, function: Function, parameter: ast.arg) -> bool:
+    """Whether a function only prints the module that it is given, or walks over its parts, as those do that initialise weights."""
+    uses = [use for use in walk(function) if isinstance(use, ast.Name) and use.id == parameter.arg]
+    return bool(uses) and all(isinstance(use.ctx, ast.Load) and _only_lists(facts, use) for use in uses)
+
+
+def _only_lists(facts: Facts, use: ast.Name) -> bool:
+    parent = facts.tree.parent(use)
+    if isinstance(parent, ast.Call):
+        return use in parent.args and facts.calls.meaning(parent) in _READERS
+    call = facts.tree.parent(parent) if isinstance(parent, ast.Attribute) else None
+    if not isinstance(call, ast.Call) or call.func is not parent:
+        return False
+    return last_name(call.func) in _HARMLESS or _is_walked(facts, call)
+
+
+def _is_walked(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call lists a module's parts for a loop."""
+    outer = facts.tree.parent(call)
+    listed = last_name(call.func) in _LISTING and not call.args and not call.keywords
+    return listed and isinstance(outer, (ast.For, ast.comprehension)) and outer.iter is call

@@ -6,10 +6,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torchfix.facts.code.callees import called
 from torchfix.facts.code.names import Definition
+from torchfix.facts.code.scopes import parameters
 from torchfix.facts.code.tree import FUNCTIONS, Function, walk
-from torchfix.facts.code.values import returns
-from torchfix.facts.training.module_calls import OutOfSight
+from torchfix.facts.code.values import passed, returns
+from torchfix.facts.training.module_calls import OutOfSight, only_lists
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -27,6 +29,7 @@ def forward_of(definition: Definition) -> Function | None:
         and definition.facts.is_self(node)
         and not isinstance(definition.facts.tree.parent(node), ast.Attribute)
         and not _is_super(definition.facts, node)
+        and not _is_initialised(definition.facts, node)
         for node in walk(owner)
     )
     forward = any(isinstance(node, ast.Attribute) and node.attr == "forward" for node in walk(owner))
@@ -102,3 +105,15 @@ def _is_super(facts: Facts, node: ast.Name) -> bool:
         return False
     is_init = isinstance(parent.func, ast.Attribute) and parent.func.attr == "__init__"
     return is_init or facts.calls.meaning(parent) == "builtins.super"
+
+
+def _is_initialised(facts: Facts, node: ast.Name) -> bool:
+    """Whether a network hands itself to a function of the project that only walks over its parts: ``initialize_weights(self)``."""
+    call = facts.tree.parent(node)
+    found = list(called(facts, call)) if isinstance(call, ast.Call) and node in call.args else []
+    if len(found) != 1 or not isinstance(call, ast.Call):
+        return False
+    home, function = found[0]
+    bound = home.tree.class_of(function) is not None
+    taking = [item for item in parameters(function.args) if passed(call, function, item, bound) is node]
+    return len(taking) == 1 and only_lists(home, function, taking[0])

@@ -32,7 +32,8 @@ Safety:
     Effect ``numerics``: Adam and AdamW round differently in the last digits, on CUDA only. The optimizer is torch's own, in
     a version that has the argument for it; the parameters are those of networks in sight, without sparse gradients; before
     torch 2.4 the network is seen to be on the GPU before the optimizer is made. Held where gradients are read behind a step
-    under a scaler, whose factor a fused step leaves in them. Programs in which a framework steps are left alone.
+    under a scaler, whose factor a fused step leaves in them. A state of an earlier run gets the setting before it is loaded.
+    Programs in which a framework steps are left alone.
 
 Reference:
     https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
@@ -43,22 +44,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchfix.edits import AddImport, Edit, SetArgument
+from torchfix.edits import AddImport, Edit, InsertBefore, SetArgument, by_file
 from torchfix.facts import Facts
-from torchfix.facts.code.calls import argument, has_stars, is_constant, keyword, receiver
-from torchfix.facts.code.tree import FUNCTIONS, LOOPS, walk
+from torchfix.facts.code.calls import argument, has_stars, is_constant, keyword
+from torchfix.facts.code.tree import LOOPS, dotted, walk
 from torchfix.facts.half_precision.candidates import Candidate
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.gradient_reads import reads_gradients
 from torchfix.facts.training.loops import Training
+from torchfix.facts.training.moves import always_happens, are_moved_before, copies_to_cuda, happens_where_available, moves_of_stepped
 from torchfix.facts.training.optimizers import Optimizer
 from torchfix.facts.training.owners import parameter_expressions
+from torchfix.facts.training.restored import Restored, restores
 from torchfix.facts.training.targets import Target
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
 _MESSAGE = "the optimizer updates parameters in several kernels instead of one"
 _BECAUSE = "all of its parameters belong to networks in sight, whose gradients are dense"
-_RESUMED = "A state that was saved before this change switches fused off again when it is loaded, until the next fresh start."
+_RESUMED = "A state that was saved before this change, if one is loaded into the optimizer, switches fused off again."
 # The oldest torch that has the argument for each optimizer, with all corrections that training needs.
 # Adam's loads states of its own since 2.1. Adagrad's is new for CUDA in torch 2.13, and not always faster.
 _SINCE = {"Adam": (2, 1), "AdamW": (2, 1), "SGD": (2, 3)}
@@ -77,15 +81,27 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
             continue
         done.add(call)
         test = _test(facts, training, step, call, target)
+        loads = [item for item in restores(facts, optimizer) if item.facts.optimizers.of(item.optimizer)]
         held = _sparse(facts, call) or (_DEVICE if test is None else _late(facts, call)) or _read_late(training)
+        held = held or (_RESTORED if any(item.state is None or dotted(item.optimizer) is None for item in loads) else None)
         if held is not None or test is None:
             yield Finding(call, _MESSAGE, effects=frozenset({Effect.NUMERICS}), held=held)
             continue
-        edits: tuple[Edit, ...] = (SetArgument(call, "fused", test),)
+        edits: list[tuple[str, Edit]] = [(facts.path, SetArgument(call, "fused", test)), *map(_fused_before, loads)]
         if facts.names.spell("torch", call) is None and test.startswith("torch."):
-            edits = (*edits, AddImport("torch"))
-        notes = (_RESUMED,) if any(map(_loads_state, facts.program.holding("load_state_dict"))) else ()
-        yield Finding(call, _MESSAGE, edits, frozenset({Effect.NUMERICS}), _BECAUSE, notes)
+            edits.append((facts.path, AddImport("torch")))
+        own, elsewhere = by_file(facts.path, edits)
+        notes = (_RESUMED,) if len(list(restores(facts, optimizer))) > len(loads) else ()
+        yield Finding(call, _MESSAGE, own, frozenset({Effect.NUMERICS}), _BECAUSE, notes, elsewhere=elsewhere)
+
+
+def _fused_before(load: Restored) -> tuple[str, Edit]:
+    """What gives a state the optimizer's own setting before it is loaded: its tensors are then laid out for that."""
+    source, group = load.facts.source, load.facts.names.fresh("group", "entry")
+    assert load.state is not None
+    state, optimizer = source.segment(load.state), source.segment(load.optimizer)
+    code = f'for {group} in {state}["param_groups"]:\n    {group}["fused"] = {optimizer}.defaults["fused"]'
+    return load.facts.path, InsertBefore(load.statement, code)
 
 
 _DEVICE = Held(
@@ -100,6 +116,11 @@ _UNSEEN = Held(
     "parameters-not-seen", "what it steps is not seen to be a network's parameters", "add fused=True if all of them are dense and on CUDA"
 )
 _SPARSE = Held("sparse-gradients", "an embedding of its network has sparse gradients", "use dense gradients")
+_RESTORED = Held(
+    "state-loaded",
+    "a state is loaded into it that was saved without this setting, which would switch it off again under a scaler that counts on it",
+    "give the state a name, and set fused in its param_groups before it is loaded",
+)
 _READ_LATE = Held(
     "read-behind-step",
     "gradients are read behind the step of a scaler, and a fused step leaves the scaler's factor in them",
@@ -126,46 +147,36 @@ def _stepped(facts: Facts) -> Iterator[tuple[Training, ast.expr, Optimizer]]:
 
 
 def _test(facts: Facts, training: Training, step: ast.expr, call: ast.Call, target: Target) -> str | None:
-    """The test for CUDA as it can be written where the optimizer is made."""
+    """The test for CUDA as it can be written where the optimizer is made: of its network's own device, else of the loop's."""
+    spelling, statement = Spelling(facts, call), facts.tree.statement(call)
+    moves = moves_of_stepped(facts, call)
+    if not moves:
+        return None
+    for move in (item.transfer for item in moves if item.is_beside(facts, call)):
+        own = facts.targets.of(move, statement)
+        if own.variable is not None or own.flag is not None:
+            return spelling.on_cuda(_text(own.variable), _text(own.flag), is_object=own.is_object)
+        return _literal_test(facts, [move.call], spelling) if own.types == {"cuda"} else None
     found = training.facts.companions.of(step)
     places = [] if isinstance(found, Obstacle) else [item for item in found if facts.tree.is_within(call, item.after)]
-    spelling = Spelling(facts, call)
     word = target.variable or target.flag
     if word is None:
-        return _literal_test(training, spelling) if target.types == {"cuda"} else None
+        return _literal_test(training.facts, copies_to_cuda(training), spelling) if target.types == {"cuda"} else None
     text = training.facts.companions.text(word, places[0]) if places else None
     if text is None:
         return None
     return spelling.on_cuda(*((text, None) if target.variable is not None else (None, text)), is_object=target.is_object)
 
 
-def _literal_test(training: Training, spelling: Spelling) -> str | None:
+def _text(expression: ast.expr | None) -> str | None:
+    return None if expression is None else ast.unparse(expression)
+
+
+def _literal_test(facts: Facts, copies: list[ast.Call], spelling: Spelling) -> str | None:
     """The test for CUDA of a program that writes ``.cuda()``: none where a copy always happens, else the one in front of all copies."""
-    facts = training.facts
-    inside = [node for node in training.nodes() if isinstance(node, ast.Call) and _is_copy(facts, node)]
-    anywhere = (call for call in facts.calls.methods("cuda", "to") if _is_copy(facts, call))
-    conditions = [_conditions(facts, call) for call in inside or anywhere]
-    if not all(conditions):
+    if always_happens(facts, copies):
         return "True"
-    asked = (test for listed in conditions for test in listed)
-    known = all(isinstance(test, ast.Call) and facts.calls.meaning(test) == "torch.cuda.is_available" for test in asked)
-    return spelling.on_cuda(None, None, is_object=False) if known else None
-
-
-def _is_copy(facts: Facts, call: ast.Call) -> bool:
-    transfer = facts.devices.transfer(call)
-    return transfer is not None and transfer.device.types == {"cuda"}
-
-
-def _conditions(facts: Facts, call: ast.Call) -> list[ast.expr]:
-    """The conditions on which a copy depends, in the loop around it or in its function."""
-    found = []
-    for outer in facts.tree.ancestors(call):
-        if isinstance(outer, (*LOOPS, *FUNCTIONS)):
-            break
-        if isinstance(outer, (ast.If, ast.IfExp)) and not facts.program.is_guarded(call):
-            found.append(outer.test)
-    return found
+    return spelling.on_cuda(None, None, is_object=False) if happens_where_available(facts, copies) else None
 
 
 def _sparse(facts: Facts, call: ast.Call) -> Held | None:
@@ -186,54 +197,17 @@ def _sparse(facts: Facts, call: ast.Call) -> Held | None:
 def _read_late(training: Training) -> Held | None:
     """Why the factor of a scaler, that there is or will be, may be in gradients when they are read."""
     facts, last = training.facts, max(step.lineno for step in training.steps)
-    late = any(isinstance(node, ast.Attribute) and node.lineno > last and _is_read(facts, node) for node in training.nodes())
+    late = any(getattr(node, "lineno", 0) > last and reads_gradients(facts, node) for node in training.nodes())
     if not late or "unscale_" in facts.tree.calls:
         return None
     found = dict(facts.candidates.all).get(training.node) if isinstance(training.node, LOOPS) else None
     return _READ_LATE if facts.loops.scales(training) or isinstance(found, Candidate) else None
 
 
-def _is_read(facts: Facts, node: ast.Attribute) -> bool:
-    """Whether an attribute is a gradient that is read, rather than cleared or compared with None."""
-    if node.attr != "grad" or not isinstance(node.ctx, ast.Load) or (facts.names.qualified(node) or "").startswith("torch."):
-        return False
-    outer = facts.tree.parent(node)
-    while isinstance(outer, ast.Attribute):
-        if outer.attr in ("zero_", "detach_"):
-            return False
-        outer = facts.tree.parent(outer)
-    return not (isinstance(outer, ast.Compare) and all(isinstance(item, (ast.Is, ast.IsNot)) for item in outer.ops))
-
-
-def _loads_state(facts: Facts) -> bool:
-    """Whether a file may load the state of an optimizer."""
-    sources = (receiver(item) for item in facts.calls.methods("load_state_dict"))
-    return any(source is not None and not facts.models.is_module(source) for source in sources)
-
-
 def _late(facts: Facts, call: ast.Call) -> Held | None:
     """Why the parameters may reach the GPU only after the optimizer was made, which torch takes since 2.4."""
     oldest = facts.project.torch
-    return None if oldest is None or oldest >= _ANYWHERE or _is_moved(facts, call) else _LATE
+    return None if oldest is None or oldest >= _ANYWHERE or are_moved_before(facts, call) else _LATE
 
 
-def _is_moved(facts: Facts, call: ast.Call) -> bool:
-    """Whether the networks are moved to a device before the optimizer is made."""
-    tree, statement = facts.tree, facts.tree.statement(call)
-    moved = [
-        item for item in facts.calls.methods("to", "cuda") if item.lineno < statement.lineno and tree.function(item) is tree.function(call)
-    ]
-    for expression in parameter_expressions(facts, argument(call, "params", 0)):
-        wanted = {network.value for network in facts.models.of(expression) or ()}
-        seen = {
-            network.value
-            for item in moved
-            if isinstance(item.func, ast.Attribute) and facts.devices.transfer(item) is not None
-            for network in facts.models.of(item.func.value) or ()
-        }
-        if not wanted or not wanted <= seen:
-            return False
-    return True
-
-
-TRANSFORM = Transform.from_module(__name__, __doc__, group="precision", literals=(b"optim",), find=find, since="2.0")
+TRANSFORM = Transform.from_module(__name__, __doc__, group="precision", literals=(b"optim",), find=find, since="2.1")

@@ -120,6 +120,9 @@ def test_leaves_optimizers_that_are_or_cannot_be_fused(text: str, torch: tuple[i
             None,
             id="gradients read behind a step that mixed precision may scale",
         ),
+        pytest.param(
+            "device-not-seen", SCRIPT.replace("nn.Linear(8, 2).to(device)", "nn.Linear(8, 2)"), None, id="a network that stays on the host"
+        ),
         pytest.param("parameters-not-seen", SCRIPT.replace("model.parameters(), lr", "weights, lr"), None, id="parameters out of sight"),
         pytest.param(
             "moved-later",
@@ -158,6 +161,16 @@ def test_the_documented_example_becomes_what_it_says() -> None:
             id="always on CUDA",
         ),
         pytest.param(ASKED, ASKED.replace(MADE, MADE[:-1] + ", fused=torch.cuda.is_available())"), None, id="on CUDA where there is one"),
+        pytest.param(
+            SCRIPT.replace(
+                'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")', 'device = int(os.environ["LOCAL_RANK"])'
+            ),
+            SCRIPT.replace(
+                'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")', 'device = int(os.environ["LOCAL_RANK"])'
+            ).replace(MADE, MADE[:-1] + ", fused=True)"),
+            None,
+            id="by the number of a GPU",
+        ),
         pytest.param(STEPS, STEPS.replace(MADE, FUSED), None, id="stepped by a function for each batch"),
         pytest.param(
             SCALED.replace("    scaler.step", "    scaler.unscale_(optimizer)\n    scaler.step") + "    print(model.weight.grad.norm())\n",
@@ -179,11 +192,56 @@ def test_the_argument_follows_the_programs_device(before: str, after: str, torch
     check_transformed(RULE, before, after, torch=torch)
 
 
-def test_a_state_that_is_loaded_is_told() -> None:
-    """Trap 4: the old state brings its own word for fused."""
-    text = SCRIPT.replace("for x", 'optimizer.load_state_dict(torch.load("last.pt"))\nfor x')
+LOADED = """\
+checkpoint = torch.load("last.pt")
+for group in checkpoint["optimizer"]["param_groups"]:
+    group["fused"] = optimizer.defaults["fused"]
+optimizer.load_state_dict(checkpoint["optimizer"])
+for x"""
+LOADS = """\
+checkpoint = torch.load("last.pt")
+optimizer.load_state_dict(checkpoint["optimizer"])
+for x"""
+
+
+def test_a_state_of_an_earlier_run_gets_the_setting_before_it_is_loaded() -> None:
+    """Trap 4: the old state brings its own word for fused, and a step count where the old kernels want it."""
+    text = SCRIPT.replace("for x", LOADS)
+    finding = check_transformed(RULE, text, text.replace(MADE, FUSED).replace(LOADS, LOADED))[0]
+    assert not finding.notes
+
+
+def test_a_state_without_a_name_is_held() -> None:
+    """It cannot be given the setting first."""
+    check_held(RULE, SCRIPT.replace("for x", 'optimizer.load_state_dict(torch.load("last.pt"))\nfor x'), "state-loaded")
+
+
+def test_a_state_of_something_that_is_not_known_is_told() -> None:
+    """It may be the optimizer's."""
+    text = SCRIPT.replace("for x", 'wrapped.load_state_dict(torch.load("last.pt"))\nfor x')
     (note,) = check_transformed(RULE, text, text.replace(MADE, FUSED))
     assert "saved before" in note.notes[0]
+
+
+@pytest.mark.parametrize("line", ["scheduler.load_state_dict(s)", "model.load_state_dict(s)", "scaler.load_state_dict(s)"])
+def test_states_of_other_objects_are_no_concern(line: str) -> None:
+    """A schedule, a network, a scaler."""
+    made = 'scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nscaler = torch.amp.GradScaler("cuda")\n'
+    text = SCRIPT.replace("for x", f"{made}{line}\nfor x")
+    (finding,) = check_transformed(RULE, text, text.replace(MADE, FUSED))
+    assert not finding.notes
+
+
+def test_a_state_that_another_file_loads_gets_the_setting_there() -> None:
+    """The finding's edits stand in both files."""
+    helper = "import torch\n\n\ndef resume(optimizer):\n    state = torch.load('last.pt')\n    optimizer.load_state_dict(state)\n"
+    results = run_on_program(
+        RULE, {"helper.py": helper, "main.py": "from helper import resume\n" + SCRIPT.replace("for x", "resume(optimizer)\nfor x")}
+    )
+    assert FUSED in results["main.py"].after.decode()
+    assert (
+        'for group in state["param_groups"]:\n        group["fused"] = optimizer.defaults["fused"]' in results["helper.py"].after.decode()
+    )
 
 
 def test_an_optimizer_whose_loop_stands_in_another_file_is_seen() -> None:

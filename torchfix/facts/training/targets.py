@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, Function, LoopNode, dotted, walk_here
-from torchfix.facts.tensors.devices import Transfer
+from torchfix.facts.code.values import Value
+from torchfix.facts.tensors.devices import ORDINALS, Transfer
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -89,6 +90,10 @@ class Targets:
         homes = [there for there, _ in called(facts, call)]
         return not homes or any(there is not facts for there in homes)
 
+    def of(self, transfer: Transfer, at: ast.stmt) -> Target:
+        """The device of one copy, in words that can be read at a statement."""
+        return self._seen_from(at, self._target(transfer))
+
     def _transfers(self, calls: Iterable[ast.Call]) -> list[Transfer]:
         found: Iterator[Transfer | None] = (self._facts.devices.transfer(call) for call in calls)
         return [transfer for transfer in found if transfer is not None]
@@ -144,5 +149,10 @@ class Targets:
 
 def _is_index(facts: Facts, node: ast.expr) -> bool:
     """Whether a device is given by its number."""
-    values = facts.values.of(node) or ()
-    return any(isinstance(value.node, ast.Constant) and type(value.node.value) is int for value in values)
+    return any(_is_number(value) for value in facts.values.of(node) or ())
+
+
+def _is_number(value: Value) -> bool:
+    if isinstance(value.node, ast.Call):
+        return not value.path and value.facts.calls.meaning(value.node) in ORDINALS
+    return isinstance(value.node, ast.Constant) and type(value.node.value) is int

@@ -937,6 +937,73 @@ def main():
 main()
 """
 
+BACKWARD_IN_A_FUNCTION = """\
+def send(loss):
+    loss.backward()
+
+
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x.to(device)), y.to(device))
+    send(loss)
+    optimizer.step()
+    print(repr(loss.item()))
+"""
+TRANSLATION = """\
+class Model:
+    def __init__(self):
+        self.netG = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).to(device)
+        self.netD = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)).to(device)
+        self.criterion = nn.MSELoss()
+        self.optimizer_G = torch.optim.Adam(self.netG.parameters(), lr=0.01)
+        self.optimizer_D = torch.optim.Adam(self.netD.parameters(), lr=0.01)
+
+    def set_input(self, x):
+        self.real = x.to(device)
+
+    def forward(self):
+        self.fake = self.netG(self.real)
+
+    def backward_D(self):
+        real, fake = self.netD(self.real), self.netD(self.fake.detach())
+        self.loss_D = (self.criterion(real, torch.ones_like(real)) + self.criterion(fake, torch.zeros_like(fake))) * 0.5
+        self.loss_D.backward()
+
+    def backward_G(self):
+        fake = self.netD(self.fake)
+        self.loss_G = self.criterion(fake, torch.ones_like(fake)) + F.l1_loss(self.fake, self.real)
+        self.loss_G.backward()
+
+    def optimize_parameters(self):
+        self.forward()
+        self.optimizer_D.zero_grad()
+        self.backward_D()
+        self.optimizer_D.step()
+        self.optimizer_G.zero_grad()
+        self.backward_G()
+        self.optimizer_G.step()
+
+
+model = Model()
+for x, _ in batches:
+    model.set_input(x)
+    model.optimize_parameters()
+    print(repr(model.loss_D.item()), repr(model.loss_G.item()))
+"""
+LOSS_WITH_ITS_NUMBER = """\
+def measure(out, y):
+    loss = F.cross_entropy(out, y)
+    return loss, loss.item()
+
+
+for x, y in batches:
+    optimizer.zero_grad()
+    loss, value = measure(model(x.to(device)), y.to(device))
+    loss.backward()
+    optimizer.step()
+    print(repr(value))
+"""
+
 
 def _script(text: str, order: str = STEP, start: str = CLASSIFIER, imports: str = "", **others: bool | int | tuple[str, ...]) -> Program:
     """A program of one file."""
@@ -962,6 +1029,7 @@ PROGRAMS = {
     "A the loss in the network": _script(LOSS_IN_THE_NETWORK, CLIPPED, start=""),
     "B a loss function of the project": _script(LOSS_BY_HAND),
     "B a loss class of the project": _script(LOSS_CLASS),
+    "B a loss with its number": _script(LOSS_WITH_ITS_NUMBER),
     "B a loss of three outputs": _script(VARIATIONAL, start=""),
     "C accumulated": _script(ACCUMULATED, "scale backward scale backward step update"),
     "C accumulated and clipped": _script(ACCUMULATED_AND_CLIPPED, f"{'scale backward ' * 3}unscale clip step update"),
@@ -999,6 +1067,8 @@ PROGRAMS = {
     "a step in a function that reads globals": _script(FUNCTION_OF_GLOBALS),
     "a step in a function that is handed all": _script(FUNCTION_OF_PARAMETERS, CLIPPED, start=""),
     "an epoch in a function": _script(EPOCH_FUNCTION, start=""),
+    "a backward pass in a function": _script(BACKWARD_IN_A_FUNCTION),
+    "all parts in methods": _script(TRANSLATION, "scale backward step scale backward step:2 update", start=""),
     "a step in a method": _script(METHOD, CLIPPED, start=""),
     "a loop in a method": _script(LOOP_IN_A_METHOD, start=""),
     "a step in a wrapper": _script(WRAPPED_OPTIMIZER),

@@ -217,7 +217,7 @@ def test_on_a_gpu_in_float16_all_train_nearly_as_before(before: dict[str, Record
 
 def test_on_a_gpu_an_infinite_loss_skips_its_step_only(before: dict[str, Record], tmp_path: Path) -> None:
     """The scale is halved and the next step goes on; without it, all rules together train nearly as before."""
-    together = laid(tmp_path / "all rules", {name: after_of_all(name) for name in OF_EACH_KIND if not PROGRAMS[name].resumes})
+    together = laid(tmp_path / "all rules", {name: after_of_all(name) for name in OF_EACH_KIND})
     overflow = laid(tmp_path / "overflow", {name: after_of(name) for name in OF_EACH_KIND})
     records = on_gpu(together, "--overflow", overflow, capability="7.5")
     check_nearly(records["all rules"], before, 0.005, "float16")

@@ -65,3 +65,19 @@ def test_a_script_trains_where_it_may_run_code_that_does(call: str, trains: bool
     files = {"work.py": f"import torch\n\n{STEP}"}
     place = facts_of(f"{HEAD}import work\n\nnet = Net(2, 2)\n{call}\n", modules=files).startup.before_training()
     assert (place is not None) is trains
+
+
+@pytest.mark.parametrize(
+    ("main", "place"),
+    [
+        pytest.param("net = Net(2, 2)\nmp.Process(target=train, args=(net,)).start()\n", None, id="made by the parent, trained by a child"),
+        pytest.param("mp.spawn(worker, nprocs=2)\n", "net = Net(2, 2)", id="made and trained by each child"),
+        pytest.param("net = Net(2, 2)\nmp.Process(target=test).start()\ntrain(net(1))\n", "net = Net(2, 2)", id="trained by the parent"),
+    ],
+)
+def test_processes_that_train_need_their_own_switch(main: str, place: str | None) -> None:
+    """A switch of the parent does not reach a child that is spawned."""
+    worker = "def worker(rank):\n    net = Net(2, 2)\n    train(net(1))\n\n\n"
+    guarded = "if __name__ == '__main__':\n    " + main.rstrip().replace("\n", "\n    ")
+    found = facts_of(f"{HEAD}import torch.multiprocessing as mp\n{STEP}\n\n{worker}{guarded}\n").startup.before_training()
+    assert (None if found is None else ast.unparse(found)) == place

@@ -221,6 +221,11 @@ class Program:
         return function is not None and any(function in script.program._daemonic for script in self.scripts)
 
     @cached_property
+    def run_apart(self) -> frozenset[Function]:
+        """The functions that may run in processes which the program starts, and which take no switches over from their parent."""
+        return self._reached(node for facts in self.files for target in _process_targets(facts) for node in ast.walk(target))
+
+    @cached_property
     def _daemonic(self) -> frozenset[Function]:
         """The functions that may run in daemonic processes: in pools, and where ``daemon`` is set."""
         return self._reached(node for facts in self.files for target in _daemon_targets(facts) for node in ast.walk(target))
@@ -232,6 +237,16 @@ _STARTERS = ("Process", "Pool", "ProcessPoolExecutor", "fork")
 def _starts_process(facts: Facts, call: ast.Call) -> bool:
     meaning = facts.calls.meaning(call) or ""
     return meaning.startswith((*_MULTIPROCESSING, "concurrent.futures.ProcessPool")) or meaning == "os.fork"
+
+
+def _process_targets(facts: Facts) -> Iterator[ast.expr]:
+    """The expressions that a file runs in processes of their own."""
+    for call in facts.tree.calls.get("Process", ()):
+        if _starts_process(facts, call) and (target := argument(call, "target", 1)) is not None:
+            yield target
+    for call in facts.tree.calls.get("spawn", ()):
+        if _starts_process(facts, call) and (target := argument(call, "fn", 0)) is not None:
+            yield target
 
 
 def _daemon_targets(facts: Facts) -> Iterator[ast.expr]:

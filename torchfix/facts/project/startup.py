@@ -34,10 +34,21 @@ class Startup:
         return self._first(guards[0].body if guards else self._facts.tree.module.body, 0)
 
     def before_training(self) -> ast.stmt | None:
-        """As :meth:`before`, for a script that may run code which trains; None for others, though they may import such code."""
-        files = self._facts.program.files
-        trains = any(self._facts.program.runs(facts, training.node.body[0]) for facts in files for training in facts.loops.all)
-        return self.before() if trains else None
+        """As :meth:`before`, for a script that may run code which trains; None for others, though they may import such code.
+
+        Where processes train that the script starts, the statement is in code which they run, or there is none.
+        """
+        program = self._facts.program
+        trained = [
+            facts.tree.function(training.node.body[0])
+            for facts in program.files
+            for training in facts.loops.all
+            if program.runs(facts, training.node.body[0])
+        ]
+        place = self.before() if trained else None
+        if place is None or not any(function in program.run_apart for function in trained):
+            return place
+        return place if self._facts.tree.function(place) in program.run_apart else None
 
     def _first(self, block: list[ast.stmt], depth: int) -> ast.stmt | None:
         """The statement of a block, or of a function that the block runs, that makes the first network."""

@@ -357,6 +357,34 @@ def test_a_comment_in_a_branch_is_not_lost() -> None:
     changed(step, after, GUARDED_SET_UP, GUARDED_SCALER)
 
 
+def test_branches_that_compute_the_loss_themselves_stay_two() -> None:
+    """Only the one with Apex computes under autocast."""
+    step = """\
+        optimizer.zero_grad()
+        if fp16:
+            loss = criterion(model(x), y)
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+        else:
+            loss = criterion(model(x), y) * 2
+            loss.backward()
+        optimizer.step()
+        """
+    after = """\
+        optimizer.zero_grad()
+        if fp16:
+            with torch.autocast("cuda", dtype=torch.float16, enabled=scaler.is_enabled()):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+        else:
+            loss = criterion(model(x), y) * 2
+            loss.backward()
+        scaler.step(optimizer)
+        scaler.update()
+        """
+    changed(step, after, GUARDED_SET_UP, GUARDED_SCALER)
+
+
 def test_an_option_for_the_level_still_switches_mixed_precision_off() -> None:
     """O0 meant float32; the other levels are said to compute as O1 did."""
     head = """\

@@ -11,6 +11,25 @@ from torchfix.facts.half_precision.apex import uses_of
 from torchfix.facts.half_precision.apex_training import trainings_of
 from torchfix.facts.obstacle import Obstacle
 
+BRANCHES = """\
+from apex import amp
+
+def train(model, optimizer, loader, fp16):
+    for batch in loader:
+        if fp16:
+            loss = model(batch)
+            with amp.scale_loss(loss, optimizer) as scaled:
+                scaled.backward()
+        else:
+            loss = model(batch)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for again in batch:
+            with amp.scale_loss(model(again) + loss, optimizer) as scaled:
+                scaled.backward()
+            optimizer.step()
+"""
 LOOP = """\
 from apex import amp
 import torch
@@ -47,6 +66,17 @@ def regions(body: str) -> list[list[str]] | str:
             [["with torch.no_grad():"] * 2, ["loss = model(batch, t)"] * 2],
             id="a pass without gradients stands alone",
         ),
+        pytest.param(
+            "batch = prepare(batch)\nout = run(batch, model)\nloss = criterion(out)\nmodel.train()",
+            [["out = run(batch, model)", "loss = criterion(out)"]],
+            id="functions count where they are given a network",
+        ),
+        pytest.param(
+            "batch = prepare(batch)\nloss = model.compute(batch)\nmodel.train()", [["loss = model.compute(batch)"] * 2], id="methods"
+        ),
+        pytest.param(
+            "x = prepare(batch)\nloss = run(x, model)", [["x = prepare(batch)", "loss = run(x, model)"]], id="no network is in sight"
+        ),
         pytest.param("loss = batch.mean()", "forward-elsewhere", id="nothing that computes"),
         pytest.param(
             "for b in batch:\n    with torch.no_grad():\n        t = model(b)\n    loss = model(b, t)",
@@ -63,3 +93,12 @@ def regions(body: str) -> list[list[str]] | str:
 def test_regions(body: str, expected: object) -> None:
     """All that computes the loss, and no more at its ends."""
     assert regions(body) == expected
+
+
+def test_branches_that_compute_their_losses_apart() -> None:
+    """The one with Apex has a region; the one without is left as it is."""
+    facts = facts_of(BRANCHES.replace("model(again) + loss", "loss"))
+    found = trainings_of(facts, uses_of(facts), ast.Name("fp16", ast.Load()))
+    assert not isinstance(found, Obstacle) and len(found) == 1
+    assert [(first.lineno, last.lineno) for first, last in found[0].regions] == [(6, 6)]
+    assert [step.closes for step in found[0].steps] == [True, True]

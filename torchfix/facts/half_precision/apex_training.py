@@ -113,16 +113,17 @@ def trainings_of(facts: Facts, uses: Sequence[Use], guard: ast.expr | None) -> l
             if isinstance(scaling, Obstacle):
                 return scaling
             scalings.append(scaling)
+    nodes = {scaling: _training_node(facts, scaling) for scaling in scalings}
     around: dict[LoopNode | Function, list[_Scaling]] = {}
-    for scaling in scalings:
-        node = _training_node(facts, scaling)
+    for scaling, node in nodes.items():
         if node is None:
             return Obstacle(
                 "step-elsewhere",
                 f"the optimizer of the loss that is scaled on line {scaling.statement.lineno} steps in another function",
                 "write forward, backward and step in one function",
             )
-        around.setdefault(node, []).append(scaling)
+        outer = [other for other in nodes.values() if other is not None and facts.tree.is_within(node, other)]
+        around.setdefault(min(outer, key=lambda item: item.lineno), []).append(scaling)
     found = []
     for node, own in around.items():
         training = _Reading(facts, node, own, guard).training()
@@ -298,6 +299,8 @@ class _Reading:
             apex = scaling is not None or any(_is_master_params(node) for item in body for node in walk_here(item))
             if not apex or len(body) != len(other) or not all(map(self._alike, body, other)):
                 continue
+            if scaling is not None and body[0] is not scaling.statement:
+                continue  # what computes the loss is to be a region, where it stands
             if scaling is None:
                 return Piece(statement, tuple(other), None)
             plain = other[body.index(scaling.statement)]

@@ -45,16 +45,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchfix.edits import InsertAfter
 from torchfix.facts import Facts
 from torchfix.facts.code.calls import is_constant, keyword
-from torchfix.facts.code.tree import FUNCTIONS, dotted, last_name, walk
+from torchfix.facts.code.scopes import Bound
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, dotted, last_name, walk
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.loops import Training
 from torchfix.facts.training.models import Network
+from torchfix.facts.training.moves import moves_of
 from torchfix.facts.training.targets import Target
 from torchfix.transform import Default, Effect, Finding, Held, NoOptions, Transform
 
@@ -94,10 +97,23 @@ def _made_for_training(facts: Facts) -> Iterator[tuple[Training, ast.Call, Compa
         for training in other.loops.all:
             target = other.targets.around(training.node)
             for call in training.forwards if target is not None and target.may_be_cuda else ():
-                places = other.companions.of(call.func) if other.models.run_by(call) else ()
+                networks = other.models.run_by(call) or ()
+                places = other.companions.of(call.func) if networks and moves_of(other, networks) else ()
                 for place in () if isinstance(places, Obstacle) else places:
-                    if place.facts is facts and target is not None:
-                        yield training, call, place, target
+                    once = _where_made(place, networks) if place.facts is facts else None
+                    if once is not None and target is not None:
+                        yield training, call, replace(place, after=once), target
+
+
+def _where_made(place: Companion, networks: tuple[Network, ...]) -> ast.stmt | None:
+    """The last statement that names a network as often as it is made: ``model = model.train()`` in a loop is none."""
+    facts, tree = place.facts, place.facts.tree
+    makers = [network.value.node for network in networks if network.value.facts is facts]
+    allowed = {tree.nearest(maker, LOOPS) for maker in makers if tree.function(maker) is tree.function(place.after)} or {None}
+    named = facts.names.lookup(place.variable.id, place.variable) if isinstance(place.variable, ast.Name) else None
+    bound = [tree.statement(item.node) for item in named[1] if item.how is Bound.ASSIGN] if named is not None and not place.passes else []
+    found = [item for item in (*bound, place.after) if tree.nearest(item, LOOPS) in allowed and item.lineno <= place.after.lineno]
+    return max(found, key=lambda item: item.lineno, default=None)
 
 
 def _test(training: Training, place: Companion, target: Target) -> str:

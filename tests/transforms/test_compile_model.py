@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -43,6 +44,8 @@ COUNT = "    def count(self, x):\n        return int(x.sum().item())\n\n    def 
 COUNTED = SCRIPT.replace("    def forward", COUNT).replace("return self.layer", "return self.count(x) * self.layer")
 MADE = "model = Net().to(device)\n"
 COMPILED = f'{MADE}if device.type == "cuda":\n    model.compile()\n'
+START = SCRIPT.index("model = ")
+FOLDS = SCRIPT[:START] + "for fold in range(2):\n" + indent(SCRIPT[START:], "    ")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,7 @@ COMPILED = f'{MADE}if device.type == "cuda":\n    model.compile()\n'
         pytest.param(SCRIPT.replace(MADE, f"{MADE}model.compile()\n"), id="compiled in place already"),
         pytest.param(SCRIPT.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'), id="on the host"),
         pytest.param(SCRIPT.replace("class Net", f"@torch.compile\n{DOUBLE}class Net", 1), id="a function that is compiled"),
+        pytest.param(SCRIPT.replace("Net().to(device)", "Net()"), id="a network that stays on the host"),
         pytest.param("from accelerate import Accelerator\nAccelerator()\n" + SCRIPT, id="a framework trains"),
         pytest.param(SCRIPT.replace("    loss.backward()\n    optimizer.step()\n", ""), id="nothing is trained"),
     ],
@@ -117,6 +121,22 @@ def test_the_network_is_compiled_where_it_is_made() -> None:
 def test_what_a_compiled_graph_takes_does_not_hold_it(text: str) -> None:
     """Only what runs in the forward pass, and depends on values, breaks the graph."""
     check_transformed(RULE, text, text.replace(MADE, COMPILED))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            SCRIPT.replace("    optimizer.zero", "    model = model.train()\n    optimizer.zero"),
+            SCRIPT.replace("    optimizer.zero", "    model = model.train()\n    optimizer.zero").replace(MADE, COMPILED),
+            id="named again for each batch",
+        ),
+        pytest.param(FOLDS, FOLDS.replace(f"    {MADE}", indent(COMPILED, "    ")), id="made for each fold"),
+    ],
+)
+def test_it_is_compiled_as_often_as_it_is_made(before: str, after: str) -> None:
+    """Once for each network, not for each batch."""
+    check_transformed(RULE, before, after)
 
 
 def test_a_flag_is_asked_as_it_is() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
     from torchfix.facts.tensors.devices import Transfer
     from torchfix.facts.training.loops import Training
+    from torchfix.facts.training.models import Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,12 @@ def moves_of_stepped(facts: Facts, made: ast.Call) -> list[Move]:
         made: the call that makes it.
     """
     stepped = parameter_expressions(facts, argument(made, "params", 0))
-    wanted = {network.value for item in stepped for network in facts.models.of(item) or ()}
+    return moves_of(facts, (network for item in stepped for network in facts.models.of(item) or ()))
+
+
+def moves_of(facts: Facts, networks: Iterable[Network]) -> list[Move]:
+    """The moves of some networks, anywhere in the programs of a file."""
+    wanted = {network.value for network in networks}
     found = []
     for other in facts.program.holding("to", "cuda") if wanted else ():
         for call in other.calls.methods("to", "cuda"):

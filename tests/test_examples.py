@@ -90,11 +90,12 @@ def fixed(data: bytes, where: str, *options: str) -> bytes:
     return done.stdout
 
 
-def with_new_workers(name: str, folder: Path) -> Path:
+def with_new_workers(name: str, folder: Path, *without: str) -> Path:
     """An example as torchfix rewrites it when workers are to end with each epoch, so that no random number changes."""
     source = before(name)
     path = folder / "new_workers.py"
-    path.write_bytes(fixed(source.read_bytes(), source.relative_to(ROOT).as_posix(), "--ignore", "loader-persistent"))
+    left_out = [word for rule in ("loader-persistent", *without) for word in ("--ignore", rule)]
+    path.write_bytes(fixed(source.read_bytes(), source.relative_to(ROOT).as_posix(), *left_out))
     return path
 
 
@@ -118,13 +119,13 @@ def test_with_cuda_the_rewrite_trains_too(name: str, capability: str, tmp_path: 
 
 
 EXACT = ["loaders"]
-"""Scripts in which nothing but loading and copying changes, so that their numbers stay on a device too."""
+"""Scripts in which nothing but loading, copying and the optimizer's kernel changes."""
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_with_cuda_an_exact_rewrite_trains_as_before_to_the_last_bit(name: str, tmp_path: Path) -> None:
     """Pinned memory, copies that do not wait and workers change no number, and the copies do come from pinned memory."""
-    printed, counts = run_on_fake_gpu(with_new_workers(name, tmp_path), cwd=tmp_path)
+    printed, counts = run_on_fake_gpu(with_new_workers(name, tmp_path, "fused-optimizer"), cwd=tmp_path)
     assert printed == run_on_fake_gpu(before(name), cwd=tmp_path)[0]
     assert counts["pin"] > 0
     assert counts["h2d_non_blocking"] > 0

@@ -187,6 +187,8 @@ def main():
     if args.resume and os.path.isfile(args.resume):
         checkpoint = torch.load(args.resume, map_location=device)
         load_weights(model, checkpoint["model"])
+        for group in checkpoint["optimizer"]["param_groups"]:
+            group["fused"] = optimizer.defaults["fused"]
         optimizer.load_state_dict(checkpoint["optimizer"])
         if checkpoint.get("scaler"):
             scaler.load_state_dict(checkpoint["scaler"])

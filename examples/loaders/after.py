@@ -98,7 +98,9 @@ def main():
         torch.set_float32_matmul_precision("high")
     model = BagOfWords().to(device)
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=0.02, fused=torch.device(device).type == "cuda"
+    )
     for epoch in range(args.epochs):
         train_loss = run_epoch(model, train_loader, criterion, device, optimizer)
         test_loss = run_epoch(model, test_loader, criterion, device)

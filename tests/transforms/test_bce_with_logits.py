@@ -73,6 +73,21 @@ def test_losses_of_logits_and_losses_that_nobody_calls_are_left_alone() -> None:
         pytest.param(
             "p = torch.sigmoid(z)\np.view(-1)[0] = 1\nloss = F.binary_cross_entropy(p, t)", "tied-to-the-output", id="a view's item"
         ),
+        pytest.param(
+            "p = torch.sigmoid(z)\nloss = F.binary_cross_entropy(p, t)\np *= 2\nprint(p)", "tied-to-the-output", id="doubled later"
+        ),
+        pytest.param("p = torch.sigmoid(z)\nloss = F.binary_cross_entropy(p, t)\nprint(p.grad)", "tied-to-the-output", id="its gradient"),
+        pytest.param(
+            "p = torch.sigmoid(z)\np.retain_grad()\nloss = F.binary_cross_entropy(p, t)", "tied-to-the-output", id="which is kept"
+        ),
+        pytest.param(
+            "p = torch.sigmoid(z)\ntorch.round(z, out=p)\nloss = F.binary_cross_entropy(p, t)", "tied-to-the-output", id="as a place"
+        ),
+        pytest.param(
+            "def clip(p):\n    p.clamp_(0.1)\n\np = torch.sigmoid(z)\nclip(p)\nloss = F.binary_cross_entropy(p, t)",
+            "tied-to-the-output",
+            id="in place, by a function",
+        ),
         pytest.param("p, q = make(z)\nloss = F.binary_cross_entropy(p, t)", "not-a-sigmoid", id="one of two, out of sight"),
         pytest.param("p = torch.sigmoid(z)\nloss = F.binary_cross_entropy(p[0], t)", "not-a-sigmoid", id="an item of a tensor or a tuple"),
         pytest.param(
@@ -136,6 +151,12 @@ def test_held(lines: str, code: str) -> None:
         pytest.param("net = Net()\n", "class Big(Net):\n    pass\n\n\nnet = Net()\n", "out-of-sight", id="a class below"),
         pytest.param(
             "net = Net()\n", "net = Net()\nhook = net.register_forward_hook\n", "out-of-sight", id="asked for a method of every network"
+        ),
+        pytest.param(
+            "torch.sigmoid(x)\n\n\nnet = Net()\n",
+            "self.sigmoid(x)\n\n\nnet = Net()\nnet.sigmoid.register_forward_hook(h)\n",
+            "not-a-sigmoid",
+            id="a layer with a hook",
         ),
         pytest.param("net = Net()\n", "net = Net()\nnet.sigmoid = nn.Identity()\n", "out-of-sight", id="a layer exchanged from outside"),
         pytest.param("net = Net()\n", "NETS = {'Net': Net}\nnet = Net()\n", "out-of-sight", id="a table of classes"),

@@ -31,8 +31,8 @@ class Writes:
             if self.is_write(use):
                 yield use
 
-    def is_write(self, use: ast.Name) -> bool:
-        """Whether this use of a variable writes into the object that it holds."""
+    def is_write(self, use: ast.expr) -> bool:
+        """Whether this use of a variable, or of another expression, writes into the object that it holds."""
         tree = self._facts.tree
         node: ast.expr = use
         parent = tree.parent(node)

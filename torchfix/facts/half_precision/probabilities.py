@@ -14,8 +14,8 @@ from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import argument, has_stars, receiver
 from torchfix.facts.code.classes import is_static
 from torchfix.facts.code.names import Definition
-from torchfix.facts.code.scopes import Binding, Bound
-from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name
+from torchfix.facts.code.scopes import Binding, Bound, parameters
+from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk
 from torchfix.facts.code.values import passed, returns
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.models import Network
@@ -32,7 +32,9 @@ _ARRANGING = frozenset("view reshape squeeze unsqueeze flatten contiguous permut
 _ARRANGERS = tuple(f"torch.{name}" for name in ("squeeze", "unsqueeze", "flatten", "reshape", "permute", "transpose"))
 
 _OF_ITS_SHAPE = ("shape", "dtype", "device", "ndim", "size", "dim", "numel", "nelement", "is_cuda", "requires_grad")
-_OF_THE_GRAPH = ("backward", "register_hook")
+_OF_THE_GRAPH = ("backward", "register_hook", "retain_grad", "requires_grad_")
+# Attributes that are the same numbers again.
+_OF_ITS_NUMBERS = ("data", "T", "mT")
 
 Place: TypeAlias = "tuple[Facts, ast.expr]"
 Path: TypeAlias = "tuple[int, ...]"
@@ -138,6 +140,8 @@ class _Search:
         elif isinstance(node, ast.Subscript) and (index := _index(node)) is not None:
             self.take(facts, node.value, (index, *path))
         elif isinstance(node, ast.Call) and not path and operand(facts, node) is not None:
+            if isinstance(node.func, ast.Attribute) and _is_watched(facts, node.func):
+                self._stop(facts, node)
             self.sigmoids[node] = (facts, node)
         elif isinstance(node, ast.Call) and (networks := _run_by(facts, node)):
             for network in networks:
@@ -179,8 +183,11 @@ class _Search:
             yield from self._readers_of(facts, call, path)
         for (binding, path), (facts, name) in list(self._bindings.items()):
             for use in facts.names.uses(name):
-                if not isinstance(use.ctx, ast.Load) or binding not in facts.flow.reaching(use):
+                added = isinstance(facts.tree.parent(use), ast.AugAssign) and not isinstance(use.ctx, ast.Load)
+                if not (added or isinstance(use.ctx, ast.Load)) or binding not in facts.flow.reaching(use):
                     continue
+                if added:
+                    self._tied(facts, use)
                 if not all((other, path) in self._bindings for other in facts.flow.reaching(use)):
                     self._stop(facts, use)
                 yield from self._readers_of(facts, use, path)
@@ -248,6 +255,11 @@ class _Search:
         help = "keep BCELoss and compute it in float32 outside autocast, or return logits by hand"
         raise _Stopped("not-a-sigmoid", facts, node, "these probabilities are not seen to come from a sigmoid", help)
 
+    @staticmethod
+    def _tied(facts: Facts, node: ast.AST) -> NoReturn:
+        text = "this is done with the output itself, not with its values"
+        raise _Stopped("tied-to-the-output", facts, node, text, "apply the sigmoid by hand")
+
     def _goes_on(self, facts: Facts, node: ast.expr) -> bool:
         """Whether what holds logits goes to those alone who take them: a loss, a variable of logits, the end of a network."""
         for outer in _arranging(facts, node):
@@ -263,10 +275,11 @@ class _Search:
         asked = parent.attr if isinstance(parent, ast.Attribute) else ""
         if isinstance(parent, ast.Expr) or asked in _OF_ITS_SHAPE:
             return
-        kept = asked and asked != "data" and (asked in _OF_THE_GRAPH or not isinstance(facts.tree.parent(parent or node), ast.Call))
-        if kept or _is_written(facts, node):
-            text = "this is done with the output itself, not with its values"
-            raise _Stopped("tied-to-the-output", facts, node, text, "apply the sigmoid by hand")
+        called_there = facts.tree.parent(parent) if isinstance(parent, ast.Attribute) else None
+        is_method = isinstance(called_there, ast.Call) and called_there.func is parent
+        kept = asked in _OF_THE_GRAPH or (asked and not is_method and asked not in _OF_ITS_NUMBERS)
+        if kept or facts.writes.is_write(node) or _written_by_function(facts, node):
+            self._tied(facts, node)
         if any(isinstance(outer, ast.Call) and facts.calls.meaning(outer) == "torch.autograd.grad" for outer in facts.tree.ancestors(node)):
             raise _Stopped("tied-to-the-output", facts, node, "a gradient is taken of the output, or to it", "apply the sigmoid by hand")
         self.readers[node] = (facts, node)
@@ -413,19 +426,29 @@ def _is_whole(node: ast.Tuple | ast.List) -> bool:
     return not any(isinstance(item, ast.Starred) for item in node.elts)
 
 
-def _is_written(facts: Facts, node: ast.expr) -> bool:
-    """Whether an expression's numbers are changed in place, or those of a view of it."""
-    inner: ast.AST = node
-    for outer in facts.tree.ancestors(node):
-        if isinstance(outer, ast.Call) and outer.func is inner:
-            name = last_name(outer.func) or ""
-            if name.endswith("_") and not name.startswith("__"):
+def _is_watched(facts: Facts, layer: ast.Attribute) -> bool:
+    """Whether an attribute that may hold a sigmoid is used for anything but calls: a layer with hooks runs for them too."""
+    files = [facts.project.file(path) for path in facts.project.holding(layer.attr) if path != facts.path]
+    for there in (facts, *(other for other in files if other is not None)):
+        for use in there.tree.attributes.get(layer.attr, ()):
+            parent = there.tree.parent(use)
+            runs = isinstance(parent, ast.Call) and parent.func is use
+            if not runs and isinstance(use.ctx, ast.Load) and there.names.qualified(use) is None:
                 return True
-        elif not (isinstance(outer, (ast.Attribute, ast.Subscript)) and outer.value is inner):
-            return isinstance(outer, ast.AugAssign) and outer.target is inner
-        elif not isinstance(outer.ctx, ast.Load):
+    return False
+
+
+def _written_by_function(facts: Facts, node: ast.expr) -> bool:
+    """Whether an expression is given to a function of the project that writes into it."""
+    call = facts.tree.parent(node)
+    call = facts.tree.parent(call) if isinstance(call, ast.keyword) else call
+    if not isinstance(call, ast.Call) or call.func is node:
+        return False
+    for home, function in called(facts, call):
+        bound = home.tree.class_of(function) is not None and not is_static(Definition(home, function))
+        taking = {item.arg for item in parameters(function.args) if passed(call, function, item, bound) is node}
+        if any(isinstance(use, ast.Name) and use.id in taking and home.writes.is_write(use) for use in walk(function)):
             return True
-        inner = outer
     return False
 
 

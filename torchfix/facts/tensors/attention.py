@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import argument, has_stars, is_constant, receiver
+from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import dotted, last_name, walk
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.tensors.attention_weights import is_returned_for_nothing
 from torchfix.facts.tensors.products import Product, product_of, untransposed
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ _CASTS = ("to", "type", "type_as", "float", "half", "bfloat16", "double")
 _OPERATORS: dict[str, ast.operator] = {"mul": ast.Mult(), "div": ast.Div(), "add": ast.Add(), "sub": ast.Sub()}
 
 _WEIGHTS_USED = Obstacle(
-    "weights-used", "the attention weights are used beyond their product with the values", "return None for them where nobody reads them"
+    "weights-used", "the scores or the attention weights are used otherwise too", "return None for them where nobody reads them"
 )
 _SCORES_CHANGED = Obstacle("scores-changed", "the scores are changed in a way that torch's attention does not know", "leave it as it is")
 _SOFTMAX_CAST = Obstacle("softmax-cast", "the softmax runs in a precision of its own", "torch's attention computes in float32 inside")
@@ -85,6 +87,7 @@ class Attention:
         scores, output: the two products.
         scales, masks: in the order in which they are applied.
         statements: those that compute nothing else, in text order.
+        returned: where the function returns weights that none of its callers reads.
     """
 
     softmax: ast.Call
@@ -97,6 +100,7 @@ class Attention:
     masks: tuple[Mask, ...]
     dropout: Dropout | None
     statements: tuple[ast.stmt, ...]
+    returned: tuple[ast.Name, ...] = ()
 
 
 def attentions(facts: Facts) -> Iterator[tuple[ast.Call, Attention | Obstacle]]:
@@ -105,7 +109,7 @@ def attentions(facts: Facts) -> Iterator[tuple[ast.Call, Attention | Obstacle]]:
         operand = _operand(facts, call)
         if operand is None or facts.tree.function(call) is None or _is_fallback(facts, call):
             continue
-        found = _Reader(facts, call).read(operand)
+        found = _Reader(facts, call).read(*operand)
         if found is not None:
             yield call, found
 
@@ -125,26 +129,27 @@ def _is_fallback(facts: Facts, call: ast.Call) -> bool:
     return function is not None and any(facts.tree.is_within(use, function) for use in facts.tree.attributes.get(_SDPA, ()))
 
 
-def _operand(facts: Facts, call: ast.Call) -> ast.expr | None:
-    """What a softmax over the last dimension is taken of, None for any other call."""
+def _operand(facts: Facts, call: ast.Call) -> tuple[ast.expr, int] | None:
+    """What a softmax is taken of, and over which dimension; None for any other call, and for a dimension that is not the last."""
     if has_stars(call):
         return None
     meaning = facts.calls.meaning(call)
+    inner, dimension = None, None
     if meaning in _SOFTMAX:
-        return argument(call, "input", 0) if _is_last(argument(call, "dim", 1)) else None
-    if meaning is None and last_name(call.func) == "softmax" and _is_last(argument(call, "dim", 0)):
-        return receiver(call)
-    made = _modules(facts, call.func)
-    if made and len(call.args) == 1 and all(name == "torch.nn.Softmax" and _is_last(argument(node, "dim", 0)) for name, node in made):
-        return call.args[0]
-    return None
+        inner, dimension = argument(call, "input", 0), _last(argument(call, "dim", 1))
+    elif meaning is None and last_name(call.func) == "softmax" and (call.keywords or not _modules(facts, call.func)):
+        inner, dimension = receiver(call), _last(argument(call, "dim", 0))
+    elif len(call.args) == 1 and (made := _modules(facts, call.func)) and all(name == "torch.nn.Softmax" for name, _ in made):
+        dimensions = {_last(argument(node, "dim", 0)) for _, node in made}
+        inner, dimension = call.args[0], dimensions.pop() if len(dimensions) == 1 else None
+    return (inner, dimension) if inner is not None and dimension is not None else None
 
 
-def _is_last(dimension: ast.expr | None) -> bool:
-    """Whether a dimension is the last one: counted from the end, or of the four that attention over heads has."""
-    return is_constant(dimension, 3) or (
-        isinstance(dimension, ast.UnaryOp) and isinstance(dimension.op, ast.USub) and is_constant(dimension.operand, 1)
-    )
+def _last(dimension: ast.expr | None) -> int | None:
+    """A dimension that may be the last one, where scores have three dimensions or four."""
+    if isinstance(dimension, ast.UnaryOp) and isinstance(dimension.op, ast.USub) and is_constant(dimension.operand, 1):
+        return -1
+    return next((number for number in (2, 3) if is_constant(dimension, number)), None)
 
 
 def _modules(facts: Facts, function: ast.expr) -> list[tuple[str, ast.Call]]:
@@ -171,28 +176,33 @@ class _Reader:
         self._steps: list[Scale | Mask] = []  # the last one first
         self._dropout: Dropout | None = None
         self._removed: list[ast.stmt] = []  # what computes nothing else
+        self._returned: list[ast.Name] = []
         self._passed: set[ast.AST] = set()  # the names through which scores and weights pass
         self._pieces: list[tuple[ast.expr, int]] = []  # what the result is made of, and at which statement each is read
         self._obstacle = _SOFTMAX_CAST if argument(softmax, "dtype") is not None else None
 
-    def read(self, operand: ast.expr) -> Attention | Obstacle | None:
+    def read(self, operand: ast.expr, dimension: int) -> Attention | Obstacle | None:
         """The attention, or what stands in its way; None where the softmax is none of it."""
         start = self._block.index(self._facts.tree.statement(self._softmax))
         output = self._onward()
         scores = self._back(operand, start) if output is not None else None
         if output is None or scores is None:
-            return None
+            return self._obstacle or _SCORES_CHANGED if output is not None and self._is_product(operand) else None
         product, place = scores
-        query, key = product.left, product.right
+        query, key, dimensions = product.left, product.right, product.dimensions
         if product.indexes is None:
             turned = untransposed(key)
             if turned is None or output.indexes is not None:
                 return self._obstacle or _LAYOUT
-            key = turned[0]
+            key, dimensions = turned[0], turned[1] or dimensions
+        else:
+            dimensions = len(product.indexes[2])
+        if dimension not in (-1, (dimensions or 0) - 1):
+            return self._obstacle or _LAYOUT
         query, read_at = self._unscaled(query, place)
         end = self._block.index(self._facts.tree.statement(output.node))
         self._pieces += [(query, read_at), (key, place), (output.right, end)]
-        found = self._obstacle or self._used_elsewhere(output) or self._changed(end)
+        found = self._obstacle or self._used_elsewhere() or self._changed(end)
         if found is not None:
             return found
         steps = self._steps[::-1]
@@ -202,7 +212,19 @@ class _Reader:
         if masked and any(isinstance(step, Scale) for step in steps[masked[0] :]):
             return _SCORES_CHANGED
         removed = tuple(sorted(self._removed, key=lambda item: item.lineno))
-        return Attention(self._softmax, query, key, output.right, product, output, scales, masks, self._dropout, removed)
+        return Attention(
+            self._softmax,
+            query,
+            key,
+            output.right,
+            product,
+            output,
+            scales,
+            masks,
+            self._dropout,
+            removed,
+            tuple(dict.fromkeys(self._returned)),
+        )
 
     # From the softmax to the product with the values ---------------------------------------------------------------
 
@@ -427,6 +449,21 @@ class _Reader:
             return any(self._leads(item, place) for item in (receiver(node), *node.args) if item is not None)
         return False
 
+    def _is_product(self, node: ast.expr, _depth: int = 0) -> bool:
+        """Whether an expression is computed from a product of tensors somewhere in the function, and by something else on the way."""
+        if _depth > 6:
+            return False
+        if product_of(self._facts, node) is not None:
+            return True
+        if isinstance(node, ast.Name):
+            made = [binding.value for binding in self._facts.flow.reaching(node) if binding.how is Bound.ASSIGN and not binding.path]
+            return any(value is not None and self._is_product(value, _depth + 1) for value in made)
+        if isinstance(node, ast.BinOp):
+            return self._is_product(node.left, _depth + 1) or self._is_product(node.right, _depth + 1)
+        inner = receiver(node) if isinstance(node, ast.Call) else None
+        given = [*([inner] if inner is not None else []), *node.args[:1]] if isinstance(node, ast.Call) else []
+        return any(self._is_product(item, _depth + 1) for item in given)
+
     def _unscaled(self, query: ast.expr, place: int) -> tuple[ast.expr, int]:
         """The query before a statement that only scales it for this product, and where it is read; the query itself where there is none."""
         for before in range(place - 1, -1, -1) if isinstance(query, ast.Name) else ():
@@ -450,14 +487,33 @@ class _Reader:
 
     # What else the code does with them --------------------------------------------------------------------------------
 
-    def _used_elsewhere(self, output: Product) -> Obstacle | None:
+    def _used_elsewhere(self) -> Obstacle | None:
         """Whether scores or weights are read where nothing will compute them any more."""
-        for statement in self._removed:
-            for target in (node for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
-                for use in self._facts.names.uses(target):
-                    if isinstance(use.ctx, ast.Load) and use not in self._passed and self._is_given_by(use, statement):
-                        return self._obstacle or _WEIGHTS_USED
+        targets = [
+            (node, statement)
+            for statement in self._removed
+            for node in walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ]
+        for target, statement in targets:
+            for use in self._facts.names.uses(target):
+                if isinstance(use.ctx, ast.Load) and use not in self._passed and self._is_given_by(use, statement):
+                    if self._only_feeds_what_goes(use):
+                        continue
+                    if not is_returned_for_nothing(self._facts, use):
+                        return _WEIGHTS_USED
+                    self._returned.append(use)
         return None
+
+    def _only_feeds_what_goes(self, use: ast.Name) -> bool:
+        """Whether a use is the type of the scores, from which only a step that goes is computed: the fill of a mask."""
+        tree = self._facts.tree
+        outer = tree.parent(use)
+        target = self._facts.flow.only_variable(tree.statement(use))
+        if target is None or not isinstance(outer, ast.Attribute) or outer.attr != "dtype":
+            return False
+        loads = [name for name in self._facts.names.uses(target) if isinstance(name.ctx, ast.Load)]
+        return all(any(tree.is_within(name, step.fill) for step in self._steps if isinstance(step, Mask) and step.fill) for name in loads)
 
     def _is_given_by(self, use: ast.Name, statement: ast.stmt) -> bool:
         tree = self._facts.tree

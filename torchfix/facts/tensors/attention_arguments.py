@@ -11,14 +11,15 @@ from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import last_name
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.tensors.attention import Attention, Mask, Masking, Scale, is_minus_infinity
-from torchfix.facts.tensors.attention_masks import is_causal, keeps_a_key, kept, masked_tensor
+from torchfix.facts.tensors.attention_masks import is_causal, keeps_a_key, kept
 from torchfix.facts.tensors.products import reordered
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 _KNOWS_SCALE = (2, 1)  # the first torch whose attention takes a scale
-_VANISHING = 1e9  # a fill beside which a score is nothing, in float32 too
+_KNOWS_EMPTY_ROWS = (2, 5)  # the first torch that gives zeros for a query without keys
+_FAR = 1e4  # how far below the other scores one surely has no weight
 _ROOTS = ("math.sqrt", "numpy.sqrt")
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
 
@@ -29,11 +30,13 @@ _LEARNED = Obstacle("scale-is-a-tensor", "the scores are scaled by a tensor, whe
 _LAYOUT = Obstacle("einsum-layout", "the einsum lays out its dimensions in a way that torch's attention does not know", "leave it as it is")
 _SEVERAL = Obstacle("several-masks", "several masks are applied, some of them under a condition", "join them into one first")
 _ROWS = Obstacle(
-    "masked-rows",
-    "a query whose keys are all masked attends to all alike, which torch's attention does not do",
-    'mask with float("-inf"), or make sure that each query keeps a key',
+    "masked-rows", "a query whose keys are all masked would give NaN before torch 2.5, where it gave a number", "require torch 2.5"
+)
+_SHALLOW = Obstacle(
+    "shallow-mask", "the scores are filled with a number that may leave masked keys some weight", 'fill them with float("-inf")'
 )
 _EMPTY_ROWS = "A query whose keys are all masked gives zeros (NaN before torch 2.5), where it gave NaN."
+_MEAN_ROWS = "A query whose keys are all masked gives zeros, where it gave the mean of all values: see whether there are such queries."
 _BUFFER = "The causal mask that the class keeps is not read here any more; it stays, since saved weights may hold it."
 _SMALL = "torch's fast kernels take tensors of four dimensions; with three, as here, little may be gained."
 
@@ -64,6 +67,10 @@ def arguments(facts: Facts, attention: Attention) -> Arguments | Obstacle:
 def _operands(facts: Facts, attention: Attention) -> tuple[str, str, str, str] | Obstacle:
     """Query, key and value, and what follows the call."""
     texts = [_text(facts, item) for item in (attention.query, attention.key, attention.value)]
+    for scale in attention.scales:
+        if _is_tensor(facts, scale.factor):  # a number is asked for, so the queries take it along
+            sign, factor = "/" if scale.divides else "*", _primary(scale.factor, _text(facts, scale.factor))
+            texts[0] = f"{_primary(attention.query, texts[0])} {sign} {factor}"
     scores, output = attention.scores.indexes, attention.output.indexes
     behind = ".contiguous()" if _is_viewed(facts, attention.output.node) else ""
     if scores is None and output is None:
@@ -115,10 +122,10 @@ def _is_viewed(facts: Facts, output: ast.expr) -> bool:
 
 def _scale(facts: Facts, attention: Attention) -> str | Obstacle:
     """The argument ``scale=``, empty where it is torch's own."""
-    scales = attention.scales
-    if any(_is_tensor(facts, scale.factor) for scale in scales):
+    scales = tuple(scale for scale in attention.scales if not _is_tensor(facts, scale.factor))
+    if any(scale.guard is not None or not _is_of_one_number(facts, scale.factor) for scale in attention.scales if scale not in scales):
         return _LEARNED
-    if len(scales) == 1 and scales[0].guard is None and _is_own(facts, scales[0], attention):
+    if scales == attention.scales and len(scales) == 1 and scales[0].guard is None and _is_own(facts, scales[0], attention):
         return ""
     if facts.project.torch is not None and facts.project.torch < _KNOWS_SCALE:
         return _NO_SCALE
@@ -149,6 +156,33 @@ def _is_tensor(facts: Facts, factor: ast.expr) -> bool:
             not meaning and owner is not None and last_name(factor.func) not in ("size", "dim", "item", "get") and _is_tensor(facts, owner)
         )
     return False
+
+
+def _is_of_one_number(facts: Facts, factor: ast.expr) -> bool:
+    """Whether a tensor surely holds one number and has no more than one dimension, however it is computed and moved."""
+    if isinstance(factor, (ast.Name, ast.Attribute)):
+        values = facts.values.of(factor)
+        return bool(values) and all(
+            isinstance(value.node, ast.expr) and value.node is not factor and _is_of_one_number(value.facts, value.node)
+            for value in values or ()
+        )
+    if not isinstance(factor, ast.Call) or not factor.args:
+        owner = receiver(factor) if isinstance(factor, ast.Call) else None
+        return owner is not None and _is_of_one_number(facts, owner)
+    meaning, given = facts.calls.meaning(factor) or "", factor.args[0]
+    if meaning in ("torch.FloatTensor", "torch.Tensor", "torch.tensor"):
+        listed = isinstance(given, (ast.List, ast.Tuple))
+        return (
+            len(given.elts) == 1
+            if isinstance(given, (ast.List, ast.Tuple))
+            else meaning == "torch.tensor" and not listed and facts.numbers.is_plain(given)
+        )
+    if meaning in ("torch.sqrt", "torch.nn.Parameter", "torch.exp", "torch.autograd.Variable"):
+        return _is_of_one_number(facts, given)
+    if meaning in ("torch.ones", "torch.full"):
+        return len(factor.args) == 1 and is_constant(given, 1)
+    owner = receiver(factor)
+    return not meaning and last_name(factor.func) in ("to", "cuda", "type") and owner is not None and _is_of_one_number(facts, owner)
 
 
 def _is_own(facts: Facts, scale: Scale, attention: Attention) -> bool:
@@ -225,27 +259,35 @@ def _masks(facts: Facts, attention: Attention) -> Arguments | Obstacle:
             sign = "+" if mask.how is Masking.ADD else "-"
             text += f" {sign} {_primary(mask.operand, _text(facts, mask.operand))}"
         return Arguments(f"attn_mask={text}", ())
-    if all(mask.fill is not None and (is_minus_infinity(mask.fill) or _leaves_a_key(facts, mask)) for mask in masks):
-        return Arguments(f"attn_mask={' & '.join(f'({_kept(facts, mask)})' for mask in masks)}", (_EMPTY_ROWS,))
-    return _SEVERAL
+    if any(mask.fill is None for mask in masks):
+        return _SEVERAL
+    told = [_of_empty_rows(facts, mask) for mask in masks]
+    for obstacle in told:
+        if isinstance(obstacle, Obstacle):
+            return obstacle
+    notes = dict.fromkeys(note for notes in told if not isinstance(notes, Obstacle) for note in notes)
+    return Arguments(f"attn_mask={' & '.join(f'({_kept(facts, mask)})' for mask in masks)}", tuple(notes))
 
 
 def _mask(facts: Facts, attention: Attention, mask: Mask) -> Arguments | Obstacle:
     if mask.fill is None:
         return Arguments(f"attn_mask={_guarded(facts, mask, _added(facts, mask))}", ())
-    leaves = _leaves_a_key(facts, mask)
     if mask.how is Masking.FILL and mask.guard is None and is_causal(facts, mask.operand, attention.query, attention.key):
         return Arguments("is_causal=True", (_BUFFER,))
-    if leaves or is_minus_infinity(mask.fill):
-        return Arguments(f"attn_mask={_guarded(facts, mask, _kept(facts, mask))}", () if leaves else (_EMPTY_ROWS,))
-    size = _magnitude(mask.fill)
-    typed = _typed(attention)
-    if size is None or size < _VANISHING or typed is None or mask.how is not Masking.FILL:
-        return _ROWS
-    shape = _text(facts, masked_tensor(mask.operand))
-    condition, fill = _text(facts, mask.operand), _text(facts, mask.fill)
-    text = f"torch.zeros_like({shape}, dtype={_text(facts, typed)}.dtype).masked_fill({condition}, {fill})"
-    return Arguments(f"attn_mask={_guarded(facts, mask, text)}", ())
+    told = _of_empty_rows(facts, mask)
+    return told if isinstance(told, Obstacle) else Arguments(f"attn_mask={_guarded(facts, mask, _kept(facts, mask))}", told)
+
+
+def _of_empty_rows(facts: Facts, mask: Mask) -> tuple[str, ...] | Obstacle:
+    """What the user must know of queries that a filling mask leaves no key, or why they cannot be told it."""
+    if _leaves_a_key(facts, mask):
+        return ()
+    assert mask.fill is not None
+    if is_minus_infinity(mask.fill):
+        return (_EMPTY_ROWS,)
+    if not _is_far_below(facts, mask.fill):
+        return _SHALLOW
+    return _ROWS if facts.project.torch is not None and facts.project.torch < _KNOWS_EMPTY_ROWS else (_MEAN_ROWS,)
 
 
 def _leaves_a_key(facts: Facts, mask: Mask) -> bool:
@@ -271,19 +313,29 @@ def _guarded(facts: Facts, mask: Mask, text: str) -> str:
     return f"{text} if {_text(facts, guard)} else None"
 
 
-def _magnitude(fill: ast.expr) -> float | None:
-    """How far below zero a constant is."""
-    if isinstance(fill, ast.UnaryOp) and isinstance(fill.op, ast.USub) and isinstance(fill.operand, ast.Constant):
-        return float(fill.operand.value) if isinstance(fill.operand.value, (int, float)) else None
-    return None
+def _is_far_below(facts: Facts, fill: ast.expr) -> bool:
+    """Whether a fill is so far below every score that its weight is nothing: a big number, or the smallest that the type has."""
+    if isinstance(fill, ast.Name):
+        bindings = facts.flow.reaching(fill)
+        value = bindings[0].value if len(bindings) == 1 and bindings[0].how is Bound.ASSIGN and not bindings[0].path else None
+        return value is not None and not isinstance(value, ast.Name) and _is_far_below(facts, value)
+    negative = isinstance(fill, ast.UnaryOp) and isinstance(fill.op, ast.USub)
+    inner = fill.operand if isinstance(fill, ast.UnaryOp) else fill
+    if isinstance(inner, ast.Call) and last_name(inner.func) == "float" and len(inner.args) == 1 and not negative:
+        text = inner.args[0].value if isinstance(inner.args[0], ast.Constant) else None
+        return isinstance(text, str) and _is_far_number(text)
+    if isinstance(inner, ast.Constant):
+        return negative and isinstance(inner.value, (int, float)) and inner.value >= _FAR
+    least = isinstance(inner, ast.Attribute) and inner.attr == ("max" if negative else "min")
+    limits = inner.value if isinstance(inner, ast.Attribute) and least else None
+    return isinstance(limits, ast.Call) and facts.calls.meaning(limits) == "torch.finfo"
 
 
-def _typed(attention: Attention) -> ast.expr | None:
-    """A name that has the type of the scores: that of the queries."""
-    node: ast.expr | None = attention.query
-    while isinstance(node, (ast.Call, ast.BinOp)):
-        node = receiver(node) if isinstance(node, ast.Call) else node.left
-    return node if isinstance(node, ast.Name) else None
+def _is_far_number(text: str) -> bool:
+    try:
+        return float(text) <= -_FAR
+    except ValueError:
+        return False
 
 
 # Dropout ------------------------------------------------------------------------------------------------------------------

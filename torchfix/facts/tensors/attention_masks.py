@@ -37,11 +37,6 @@ def kept(facts: Facts, filled: ast.expr) -> str:
     return f"{text}.logical_not()" if isinstance(filled, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text}).logical_not()"
 
 
-def masked_tensor(filled: ast.expr) -> ast.expr:
-    """The tensor of whose shape a condition is."""
-    return filled.left if isinstance(filled, ast.Compare) else filled
-
-
 def keeps_a_key(facts: Facts, filled: ast.expr) -> bool:
     """Whether a condition surely leaves each query a key: a triangle of ones, cut from its first column on."""
     return _triangle(facts, filled) is not None

@@ -8,8 +8,12 @@ from textwrap import dedent, indent
 import pytest
 
 from tests.running import run_on_cpu, run_on_fake_gpu
+from torchfix import registry
+from torchfix.engine import EngineSettings, fix
+from torchfix.facts.project.project import Project
 from torchfix.result import Outcome
 from torchfix.testing import check_held, check_noop, check_program, check_transformed, run_on_program, run_transform
+from torchfix.transform import Selected
 
 RULE = "apex-amp"
 APEX = """\
@@ -160,6 +164,11 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
         pytest.param("apex-unused", program("loss = criterion(model(x), y)\n"), id="nothing is scaled"),
         pytest.param("step-elsewhere", program(STEP.replace("optimizer.step()\n", "learn()\n")), id="the step stands elsewhere"),
         pytest.param("step-elsewhere", program(set_up=INITIALIZE + "optimizer.step()\n"), id="a step without a loss"),
+        pytest.param(
+            "double-backward",
+            program(STEP.replace("with", "loss = loss + torch.autograd.grad(loss, x, create_graph=True)[0].norm()\nwith")),
+            id="a gradient penalty",
+        ),
         pytest.param("apex-use", program(STEP + "print(optimizer._amp_stash)\n"), id="Apex's own books"),
         pytest.param(
             "conditional-backward", program(STEP.replace("with", "if i:\n  with").replace("    s", "      s")), id="a step without a loss"
@@ -513,6 +522,12 @@ def test_clipping_inside_the_branches() -> None:
         """
     after = "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nscaler.step"
     changed(step, GUARDED_AFTER.replace("scaler.step", after), GUARDED_SET_UP, GUARDED_SCALER)
+
+
+def test_gradients_that_are_read_behind_the_step_have_their_true_size_too() -> None:
+    """A fused optimizer unscales inside of its kernel, and leaves them as they were."""
+    log = "print(model.layers[0].weight.grad.norm())\n"
+    changed(STEP + log, AFTER.replace("scaler.step", "scaler.unscale_(optimizer)\nscaler.step") + log)
 
 
 def test_accumulated_gradients_step_and_clip_in_their_own_branch() -> None:
@@ -870,6 +885,22 @@ def test_trains_alike_to_the_last_bit(step: str, set_up: str, scaled: bool, tmp_
     (tmp_path / "before.py").write_text(program(step, set_up))
     (tmp_path / "after.py").write_text(after)
     assert run_on_cpu(tmp_path / "before.py") == run_on_cpu(tmp_path / "after.py")
+
+
+def test_all_rules_on_one_program(tmp_path: Path) -> None:
+    """In one run, with nothing left to change in a second one; without CUDA it trains as before to the last bit."""
+    text = program(GUARDED.replace("optimizer.step()", CLIP), GUARDED_SET_UP)
+    selected = [Selected(transform, transform.options()) for transform in registry.select(registry.discover(), (), ())]
+    after, rounds = text, []
+    for _ in range(2):
+        result = fix("train.py", after.encode(), Project.of_texts({"train.py": after}), selected, EngineSettings(format="off"))
+        rounds.append(result.outcome)
+        after = result.after.decode()
+    assert rounds == [Outcome.CHANGED, Outcome.CLEAN]
+    assert after.count("autocast(") == 1 and after.count("unscale_(") == 1 and "apex" not in after
+    (tmp_path / "alone.py").write_text(run_transform(RULE, text).after.decode())
+    (tmp_path / "all.py").write_text(after)
+    assert run_on_cpu(tmp_path / "alone.py") == run_on_cpu(tmp_path / "all.py")
 
 
 def test_infinite_gradients_skip_the_step_and_halve_the_scale(tmp_path: Path) -> None:

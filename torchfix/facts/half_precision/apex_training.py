@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.calls import argument, receiver
+from torchfix.facts.code.calls import argument, keyword, receiver
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
 from torchfix.facts.half_precision.apex import Use, brings_apex
@@ -239,7 +239,7 @@ class _Reading:
                 return Obstacle(
                     "closure", "the optimizer's step computes the loss again, which a scaler does not take", "step without a closure"
                 )
-        obstacle = self._take_pieces(backwards)
+        obstacle = self._second_order() or self._take_pieces(backwards)
         if obstacle is not None:
             return obstacle
         closing = self._closing(loop)
@@ -254,6 +254,17 @@ class _Reading:
             return found
         made = (Step(call, _receiver(call), tree.statement(call), readers.get(call), tree.statement(call) in closing) for call in steps)
         return ScaledTraining(facts, loop, tuple(self.pieces), tuple(made), *found, tuple(optimizers.values()))
+
+    def _second_order(self) -> Obstacle | None:
+        """Gradients of gradients, which autocast and a scaler meet otherwise than Apex did."""
+        for facts, call in self.facts.reach.calls(self.node.body):
+            if facts.calls.meaning(call) == "torch.autograd.grad" or keyword(call, "create_graph") is not None:
+                return Obstacle(
+                    "double-backward",
+                    f"line {call.lineno} of {facts.path} takes gradients by hand, which a loss scale would change",
+                    "scale and unscale that gradient by hand (torch's AMP examples, gradient penalty)",
+                )
+        return None
 
     # Branches -------------------------------------------------------------------------------------------------
 
@@ -435,10 +446,12 @@ class _Reading:
     def _reader(self, node: ast.AST, step: ast.Call) -> ast.stmt | None:
         """The statement before which a node wants the gradients that a step takes."""
         tree, places = self.facts.tree, self._place(node, step)
-        if places is None or places[0] >= places[1]:
+        if places is None:
             return None
         block = tree.block(tree.statement(step))
         sends = [self._place(scaling.statement, step) for scaling in self.scalings]
+        if places[0] >= places[1]:  # one that comes behind the step finds what a fused optimizer leaves: scaled gradients
+            return None if any(place is not None and places[1] < place[0] < places[0] for place in sends) else tree.statement(step)
         if any(place is not None and places[0] < place[0] < places[1] for place in sends):
             return None  # gradients of the turn before
         statement = block[places[0]]

@@ -54,6 +54,9 @@ def test_other_spellings_stay(text: str) -> None:
         pytest.param("context = autocast\ngetattr(module, 'context')", "handed-on", id="kept, and read by its name"),
         pytest.param("Scaler = GradScaler\ns = Scaler()", "handed-on", id="a scaler's class kept"),
         pytest.param("torch.cuda.amp.autocast = mine\nwith autocast():\n    pass", "rebound", id="something else put in its place"),
+        pytest.param("setattr(torch.cuda.amp, 'autocast', mine)\nwith autocast():\n    pass", "rebound", id="set in its place"),
+        pytest.param("mock.patch('torch.cuda.amp.GradScaler')\ns = GradScaler()", "rebound", id="patched in its place"),
+        pytest.param("def f(torch):\n    with autocast():\n        pass", "name-taken", id="another torch"),
         pytest.param("match s:\n    case GradScaler():\n        pass", "handed-on", id="matched"),
         pytest.param("@autocast\ndef f(x):\n    return x", "handed-on", id="a class as a decorator"),
         pytest.param("kind = type(s) is GradScaler", "handed-on", id="compared"),
@@ -227,6 +230,11 @@ def test_rewritten(before: str, after: str) -> None:
             "import torch\n\nwith torch.cpu.amp.autocast():\n    pass\n",
             'import torch\n\nwith torch.autocast("cpu"):\n    pass\n',
             id="CPU",
+        ),
+        pytest.param(
+            "import torch\nfrom torch.cuda.amp import *\n\ns = GradScaler()\n",
+            'import torch\nfrom torch.cuda.amp import *\n\ns = torch.amp.GradScaler("cuda")\n',
+            id="all of the module",
         ),
         pytest.param(
             "from torch import amp\nimport torch.cuda.amp as old\n\ns = old.GradScaler()\n",

@@ -401,6 +401,7 @@ _REDEFINED = frozenset(
 _TORCH_STARS = {
     "torch.nn": ("DataParallel", "Module", "Linear", "Sequential", "CrossEntropyLoss", "MSELoss", "BCELoss", "BCEWithLogitsLoss"),
     "torch.utils.data": ("DataLoader", "Dataset", "TensorDataset", "IterableDataset", "DistributedSampler"),
+    "torch.cuda.amp": ("GradScaler", "autocast", "custom_bwd", "custom_fwd"),
     "torch.optim": ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad"),
     "torch": ("tensor", "zeros", "ones", "rand", "randn", "device"),
 }

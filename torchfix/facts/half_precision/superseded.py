@@ -116,7 +116,7 @@ class Superseded:
     def obstacle(self, reference: Reference) -> Obstacle | None:
         """Why a name must stay as it is."""
         facts, successor = self._facts, SUCCESSORS[reference.name]
-        found = self._too_old(successor) or self._rebound(reference.name)
+        found = self._too_old(successor) or self._rebound(reference.name) or self._hidden(reference)
         if found is not None:
             return found
         if self._is_choice(facts, reference):
@@ -146,11 +146,27 @@ class Superseded:
 
     def _rebound(self, name: str) -> Obstacle | None:
         """The place that puts something else under the old name, which its users would no longer get."""
-        for there, use in self._uses(name):
-            if use.role is Role.REBOUND:
-                words = f"{there.path}:{use.node.lineno} puts something else in its place, which the new name does not mean"
-                return Obstacle("rebound", words, "change that place first")
+        places = [(there, use.node) for there, use in self._uses(name) if use.role is Role.REBOUND]
+        module, _, last = name.rpartition(".")
+        for there in self._facts.program.holding(last):
+            places += [
+                (there, call)
+                for word in ("setattr", "patch")
+                for call in there.tree.calls.get(word, ())
+                if _sets(there, call, module, last)
+            ]
+        for there, node in places[:1]:
+            words = f"{there.path}:{node.lineno} puts something else in its place, which the new name does not mean"
+            return Obstacle("rebound", words, "change that place first")
         return None
+
+    def _hidden(self, reference: Reference) -> Obstacle | None:
+        """Something else that is named torch where the new name would be written."""
+        names, node = self._facts.names, reference.node
+        found = names.lookup("torch", node)
+        if found is None or found[0] is names.module or names.spell(SUCCESSORS[reference.name].name, node) is not None:
+            return None
+        return Obstacle("name-taken", "something else is named torch here", "give it another name")
 
     def _is_choice(self, facts: Facts, reference: Reference) -> bool:
         """Whether the program has a choice here; not one by trying the import, where every torch that it runs on has the name."""
@@ -295,3 +311,10 @@ def _scripting(facts: Facts) -> Iterator[ast.expr]:
         for use in (*facts.tree.attributes.get(word, ()), *facts.tree.names.get(word, ())):
             if (facts.names.qualified(use) or "").startswith("torch.jit."):
                 yield use
+
+
+def _sets(facts: Facts, call: ast.Call, module: str, name: str) -> bool:
+    """Whether ``setattr``, or a test's ``patch``, puts something under a name of a module."""
+    first, *rest = (*call.args[:2], None)
+    whole = is_constant(first, f"{module}.{name}")
+    return whole or (first is not None and is_constant(rest[0], name) and facts.names.qualified(first) == module)

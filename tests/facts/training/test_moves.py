@@ -63,13 +63,15 @@ def test_moves_in_the_script_count_for_an_optimizer_of_another_file() -> None:
         pytest.param("x = x.cuda() if torch.cuda.is_available() else x\n", False, True, id="where CUDA is, in an expression"),
         pytest.param("if gpu > 0:\n    x = x.cuda()\n", False, False, id="by a condition of its own"),
         pytest.param("if gpu > 0:\n    y = x.cuda()\nx = x.cuda()\n", True, False, id="one of two always"),
+        pytest.param("if gpu > 0:\n    x = x.cuda(gpu)\nelse:\n    x = x.cuda()\n", True, True, id="in both branches"),
     ],
 )
 def test_copies_happen_always_or_on_conditions(body: str, always: bool, available: bool) -> None:
     """Conditions around the loop are no conditions of its copies."""
     step = body + "net(x).mean().backward()\noptimizer.step()\n"
     loop = f"if train:\n    for x in torch.ones(2, 2):\n{indent(step, ' ' * 8)}"
-    facts = facts_of(HEAD + MADE + loop)
-    copies = copies_to_cuda(facts.loops.training[0])
-    assert always_happens(facts, copies) is always
-    assert happens_where_available(facts, copies) is available
+    for text in (MADE + loop, "if __name__ == '__main__':\n" + indent(MADE + loop, "    ")):
+        facts = facts_of(HEAD + text)
+        copies = copies_to_cuda(facts.loops.training[0])
+        assert always_happens(facts, copies) is always
+        assert happens_where_available(facts, copies) is available

@@ -31,6 +31,14 @@ def target(text: str, modules: dict[str, str] | None = None) -> Target | None:
         pytest.param(
             "for x in b:\n    if train:\n        x = x.cuda()\n    else:\n        x = x.cuda()[0]\n", {"cuda"}, None, None, id="either way"
         ),
+        pytest.param(
+            "gpu = True\nfor x in b:\n    if gpu:\n        if train:\n            x = x.cuda()\n        else:\n            x = x.cuda()[0]\n",
+            {"cuda"},
+            None,
+            "gpu",
+            id="either way, under a flag",
+        ),
+        pytest.param("d = int(s)\nfor x in b:\n    x = x.to(d)\n", {"cuda"}, None, None, id="a number that is read"),
         pytest.param("m = nn.Linear(1, 1).cuda()\nfor x in b:\n    m(x)\n", {"cuda"}, None, None, id="only the network is moved"),
         pytest.param("d = torch.device('mps')\nfor x in b:\n    x = x.to(d)\n", {"mps"}, "d", None, id="another device"),
     ],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import argument
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS
+from torchfix.facts.project.programs import is_main_guard
 from torchfix.facts.training.owners import parameter_expressions
 
 if TYPE_CHECKING:
@@ -94,11 +95,15 @@ def _goes_to_cuda(facts: Facts, call: ast.Call) -> bool:
 
 
 def _conditions(facts: Facts, call: ast.Call) -> list[ast.expr]:
-    """The conditions on which a copy depends, in the loop around it or in its function."""
-    found = []
+    """The conditions on which a copy depends, in the loop around it or in its function; not those whose other branch copies too."""
+    found: list[ast.expr] = []
+    inner: ast.AST = call
     for outer in facts.tree.ancestors(call):
         if isinstance(outer, (*LOOPS, *FUNCTIONS)):
             break
-        if isinstance(outer, (ast.If, ast.IfExp)) and not facts.program.is_guarded(call):
-            found.append(outer.test)
+        if isinstance(outer, (ast.If, ast.IfExp)) and not is_main_guard(outer.test):
+            body = outer.body if isinstance(outer.body, list) else [outer.body]
+            if not facts.targets.copies_in(outer.orelse if inner in body else outer.body):
+                found.append(outer.test)
+        inner = outer
     return found

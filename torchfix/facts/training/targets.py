@@ -136,13 +136,13 @@ class Targets:
                 return None
             if isinstance(outer, (ast.If, ast.IfExp)) and dotted(outer.test) is not None:
                 body = outer.body if isinstance(outer.body, list) else [outer.body]
-                if inner in body:
-                    return None if self._copies(outer.orelse) else outer.test
+                if inner in body and not self.copies_in(outer.orelse):
+                    return outer.test
             inner = outer
         return None
 
-    def _copies(self, otherwise: ast.expr | list[ast.stmt]) -> bool:
-        """Whether the other branch copies to CUDA as well, so that the condition asks for something else."""
+    def copies_in(self, otherwise: ast.expr | list[ast.stmt]) -> bool:
+        """Whether the other branch of a condition copies to CUDA as well, so that the condition asks for something else."""
         nodes = (node for item in (otherwise if isinstance(otherwise, list) else [otherwise]) for node in walk_here(item))
         return any(transfer.device.may_be_cuda for transfer in self._transfers(node for node in nodes if isinstance(node, ast.Call)))
 

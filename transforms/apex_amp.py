@@ -120,7 +120,8 @@ def _other_part(facts: Facts, use: Use, twin: Twin | Obstacle) -> Finding:
     if isinstance(twin, Obstacle):
         return Finding(node, message, effects=frozenset({Effect.NUMERICS}), held=Held(twin.code, twin.text, twin.help))
     spelled = facts.names.spell(twin.name, use.node)
-    edits: list[Edit] = [Replace(use.node, spelled or twin.name), RemoveImport(*use.imported)]
+    edits: list[Edit] = [Replace(use.node, spelled or twin.name)]
+    edits += [] if use.is_lent else [RemoveImport(*use.imported)]
     edits += [AddImport("torch")] if spelled is None else []
     if use.call is not None:
         edits += [RemoveArgument(use.call, name) for name in twin.dropped]

@@ -786,6 +786,14 @@ def test_fused_kernels_are_asked_for_where_they_take_all_parameters() -> None:
     check_transformed(RULE, before, "import torch\n\nx = torch.optim.SGD(p, lr=1)\n", torch=(2, 3))
 
 
+def test_a_name_that_another_file_takes_from_this_one_stays() -> None:
+    """It is still to be had there."""
+    before = "import torch\nfrom apex.normalization import FusedLayerNorm\n\nx = FusedLayerNorm(8)\n"
+    modules = {"other.py": "from train import FusedLayerNorm\n"}
+    check_transformed(RULE, before, before.replace("= Fused", "= torch.nn."), modules=modules)
+    check_held(RULE, program(), "apex-elsewhere", modules={"other.py": "from train import amp\nprint(amp)\n"})
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

@@ -6,6 +6,7 @@ import pytest
 
 from tests.facts.reading import facts_of
 from torchfix.facts.half_precision.apex_twins import Twin, twins_of
+from torchfix.facts.obstacle import Obstacle
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,12 @@ def test_choices_of_the_program_are_none() -> None:
     """An import that may fail has a stand-in."""
     text = "try:\n    from apex.optimizers import FusedAdam\nexcept ImportError:\n    FusedAdam = None\nFusedAdam(p)\n"
     assert list(twins_of(facts_of(text))) == []
+
+
+def test_layers_that_another_file_asks_for_are_left() -> None:
+    """An object of torch's class is none of Apex's."""
+    making = "from apex.normalization import FusedLayerNorm\nx = FusedLayerNorm(8)\n"
+    asking = "from apex.normalization import FusedLayerNorm\nimport layers\nisinstance(layers.x, FusedLayerNorm)\n"
+    for text, path, modules in ((making, "layers.py", {"train.py": asking}), (asking, "train.py", {"layers.py": making})):
+        ((_, found),) = twins_of(facts_of(text, path=path, modules=modules))
+        assert isinstance(found, Obstacle) and found.code == "checked-elsewhere"

@@ -76,6 +76,11 @@ class Use:
         return node
 
     @property
+    def is_lent(self) -> bool:
+        """Whether another file may take the imported name from this one."""
+        return any(item.node is self.node and item.is_lent for item in self.facts.references.to([self.name]))
+
+    @property
     def imported(self) -> tuple[str, str | None]:
         """The module, and the name of it, that the import brings."""
         return (self.statement.module or "", self.alias.name) if isinstance(self.statement, ast.ImportFrom) else (self.alias.name, None)

@@ -168,6 +168,10 @@ def _obstacle(facts: Facts, uses: tuple[Use, ...]) -> Obstacle | None:
     if stash is not None:
         words = f"{facts.path}:{stash.lineno} reads {stash.attr}, where Apex keeps its own books"
         return Obstacle("apex-use", words, "change this place to torch.amp by hand")
+    lent = next((use for use in uses if use.is_lent), None)
+    if lent is not None:
+        words = f"another file imports {lent.root.id} from {lent.facts.path}, and would miss it"
+        return Obstacle("apex-elsewhere", words, "import Apex in each file that uses it")
     unknown = next((use for use in uses if not _is_known(use)), None)
     if unknown is None:
         return None

@@ -75,7 +75,7 @@ def twins_of(facts: Facts) -> Iterator[tuple[Use, Twin | Obstacle]]:
 
 def _twin(facts: Facts, use: Use, parallel: bool) -> Twin | Obstacle | None:
     if use.name in _NORMALS:
-        return Twin("torch.nn.LayerNorm", _given(use, ("memory_efficient",)))
+        return _checked(facts) or Twin("torch.nn.LayerNorm", _given(use, ("memory_efficient",)))
     if use.name in _ADAMS:
         return _adam(facts, use)
     if use.name in _SGDS:
@@ -88,6 +88,16 @@ def _twin(facts: Facts, use: Use, parallel: bool) -> Twin | Obstacle | None:
     if use.name in _PARALLEL:
         return _DISTRIBUTED
     return _HALF_BY_HAND if use.name.startswith(_BY_HAND) else None
+
+
+def _checked(facts: Facts) -> Obstacle | None:
+    """The question in one file whether something is of Apex's class, where other files make such layers."""
+    asking = [(other.path, use) for other in facts.program.holding("apex") for use in uses_of(other) if use.name in _NORMALS]
+    found = next((use for _, use in asking if use.call is None), None)
+    if found is None or {path for path, _ in asking} == {facts.path}:
+        return None
+    words = f"{found.facts.path}:{found.node.lineno} asks whether a layer is of Apex's class, and layers are made in several files"
+    return Obstacle("checked-elsewhere", words, "change all of these files to torch.nn.LayerNorm together")
 
 
 def _adam(facts: Facts, use: Use) -> Twin | Obstacle:

@@ -76,7 +76,7 @@ from torchfix.edits import (
 )
 from torchfix.facts import Facts
 from torchfix.facts.half_precision.apex import Use, amp_uses, imports_of
-from torchfix.facts.half_precision.apex_imports import serves_amp, shortened, unneeded
+from torchfix.facts.half_precision.apex_imports import plain, serves_amp, shortened, unneeded
 from torchfix.facts.half_precision.apex_migration import Migration, migration_of, returns_as_named
 from torchfix.facts.half_precision.apex_training import Piece, ScaledTraining, Step, written
 from torchfix.facts.half_precision.apex_twins import Twin, twins_of
@@ -171,10 +171,7 @@ class _Rewrite:
         """Apex's imports go; torch itself comes where a file has only parts of it or none."""
         if facts.names.spell("torch", facts.tree.module.body[-1]) is None:
             yield AddImport("torch")
-        for statement, alias in imports_of(facts):
-            if statement in facts.tree.module.body:
-                brought = (statement.module or "", alias.name) if isinstance(statement, ast.ImportFrom) else (alias.name, None)
-                yield RemoveImport(*brought)
+        yield from (RemoveImport(*brought) for brought in plain(facts))
         yield from (
             Remove(item) for item in unneeded(facts) if not (self.migration.goes and facts.tree.is_within(item, self.migration.top))
         )

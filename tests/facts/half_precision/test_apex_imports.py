@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from tests.facts.reading import facts_of
-from torchfix.facts.half_precision.apex_imports import shortened, unneeded
+from torchfix.facts.half_precision.apex_imports import plain, shortened, unneeded
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,9 @@ def test_shortened() -> None:
     """What an import brings beside it stays."""
     ((_, text),) = shortened(facts_of("try:\n    from apex import amp, optimizers as o\nexcept ImportError:\n    raise\n"))
     assert text == "from apex import optimizers as o"
+
+
+def test_plain_imports() -> None:
+    """By module and name, those at module level only."""
+    text = "import apex.amp\nfrom apex import amp\nif x:\n    from apex import parallel\n"
+    assert list(plain(facts_of(text))) == [("apex.amp", None), ("apex", "amp")]

@@ -62,6 +62,13 @@ def registration(use: Use) -> ast.Expr | None:
     return statement if treatment(name.value) is wanted else None
 
 
+def plain(facts: Facts) -> Iterator[tuple[str, str | None]]:
+    """What the file's plain imports at module level bring of Apex: a module, and a name of it or None for the module itself."""
+    for statement, alias in imports_of(facts):
+        if statement in facts.tree.module.body:
+            yield (statement.module or "", alias.name) if isinstance(statement, ast.ImportFrom) else (alias.name, None)
+
+
 def unneeded(facts: Facts) -> tuple[ast.stmt, ...]:
     """The statements that go with Apex's mixed precision, each with the branches and ``try`` statements that hold nothing else.
 

@@ -373,6 +373,23 @@ def test_a_softmax_module_that_nobody_else_uses_goes() -> None:
     assert "nn.Softmax" in rewritten(kept)
 
 
+def test_dropout_that_a_forward_pass_is_given() -> None:
+    """A parameter is dropout where every call of the module gives dropout or None."""
+    inner = "class Attend(nn.Module):\n    def forward(self, q, drop=None):\n        w = (q @ q.mT).softmax(-1)\n"
+    inner += "        if drop is not None:\n            w = drop(w)\n        return w @ q\n\n\n"
+    outer = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.drop = nn.Dropout(0.1)\n"
+    outer += "        self.attend = Attend()\n\n    def forward(self, x):\n        return self.attend(x, drop=self.drop)\n"
+    after = rewritten(HEAD + inner + outer)
+    assert "dropout_p=drop.p if drop is not None and drop.training else 0.0" in after
+    check_held(RULE, HEAD + inner, "dropout-not-known")
+
+
+def test_a_softmax_in_branches_is_held() -> None:
+    """What goes on behind the branches may have come from any of them."""
+    branches = "s = q @ k.mT\nif len(q) > 1:\n    w = s.softmax(-1)\nelse:\n    w = s.softmax(-1)\nreturn w @ v"
+    check_held(RULE, written(branches, FUNCTION), "several-branches")
+
+
 def test_weights_that_no_caller_reads() -> None:
     """Trap: returned weights become None where every caller is seen to pass over them."""
     inner = "def attend(q, k, v):\n    w = (q @ k.mT).softmax(-1)\n    return w @ v, w\n\n\n"

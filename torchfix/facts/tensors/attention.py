@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.calls import argument, has_stars, is_constant, receiver
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import dotted, last_name, walk
+from torchfix.facts.code.values import Value, is_default, passed
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.tensors.attention_weights import is_returned_for_nothing
+from torchfix.facts.tensors.attention_weights import callers, is_returned_for_nothing
 from torchfix.facts.tensors.products import Product, product_of, untransposed
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _WEIGHTS_USED = Obstacle(
 )
 _SCORES_CHANGED = Obstacle("scores-changed", "the scores are changed in a way that torch's attention does not know", "leave it as it is")
 _SOFTMAX_CAST = Obstacle("softmax-cast", "the softmax runs in a precision of its own", "torch's attention computes in float32 inside")
+_BRANCHES = Obstacle("several-branches", "the softmax and the product with the values stand in different blocks", "leave it as it is")
 _DROPOUT_UNKNOWN = Obstacle("dropout-not-known", "what the attention weights pass is not surely dropout", "use one nn.Dropout")
 _OPERANDS_CHANGE = Obstacle(
     "operands-change", "what the scores are made of is written again before the values are weighed", "move it behind the product"
@@ -153,17 +155,41 @@ def _last(dimension: ast.expr | None) -> int | None:
 
 
 def _modules(facts: Facts, function: ast.expr) -> list[tuple[str, ast.Call]]:
-    """The classes of torch that a called module may be of, each with the call that makes it; empty where one is not known."""
+    """The classes of torch that a called module may be of, each with the call that makes it; empty where one is not known.
+
+    None is passed over, since it cannot be called. A parameter of a forward pass is what all calls of the module give for it.
+    """
     if isinstance(function, ast.Call):
         return [(facts.calls.meaning(function) or "", function)]
+    values = facts.values.of(function)
+    if values is None and isinstance(function, ast.Name):
+        values = _given(facts, function)
     found = []
-    for value in facts.values.of(function) or ():
+    for value in values or ():
         if isinstance(value.node, ast.Constant) and value.node.value is None:
             continue
         if not isinstance(value.node, ast.Call) or value.path:
             return []
         found.append((value.facts.calls.meaning(value.node) or "", value.node))
     return found
+
+
+def _given(facts: Facts, name: ast.Name) -> tuple[Value, ...] | None:
+    """What the calls of a module give for a parameter of its forward pass."""
+    bindings, function = facts.flow.reaching(name), facts.tree.function(name)
+    parameter = bindings[0].node if len(bindings) == 1 and bindings[0].how is Bound.PARAMETER else None
+    calls = callers(facts, function) if function is not None and isinstance(parameter, ast.arg) else None
+    if function is None or not isinstance(parameter, ast.arg) or not calls:
+        return None
+    found: list[Value] = []
+    for there, call in calls:
+        given = passed(call, function, parameter, True)
+        home = facts if given is not None and is_default(given, function) else there
+        values = home.values.of(given) if given is not None else None
+        if values is None:
+            return None
+        found += values
+    return tuple(found)
 
 
 class _Reader:
@@ -186,7 +212,7 @@ class _Reader:
         start = self._block.index(self._facts.tree.statement(self._softmax))
         output = self._onward()
         scores = self._back(operand, start) if output is not None else None
-        if output is None or scores is None:
+        if output is None or scores is None or self._obstacle is _BRANCHES:
             return self._obstacle or _SCORES_CHANGED if output is not None and self._is_product(operand) else None
         product, place = scores
         query, key, dimensions = product.left, product.right, product.dimensions
@@ -250,7 +276,7 @@ class _Reader:
                 self._removed.append(outer)
                 found = self._next_use(target.id, self._block.index(outer))
                 if found is None:
-                    return None
+                    return self._in_another_block(target)
                 current = found
             else:
                 return None
@@ -282,6 +308,15 @@ class _Reader:
             if any(isinstance(use.ctx, ast.Store) for use in uses):
                 return None
         return None
+
+    def _in_another_block(self, target: ast.Name) -> Product | None:
+        """The product that weights of the same name enter elsewhere in the function: where this softmax is one of several."""
+        self._obstacle = self._obstacle or _BRANCHES
+        products = (self._weighed(use) for use in self._facts.names.uses(target) if self._is_behind(use, target))
+        return next((product for product in products if product is not None), None)
+
+    def _is_behind(self, use: ast.Name, target: ast.Name) -> bool:
+        return use.lineno > target.lineno and self._facts.tree.statement(use) not in self._block
 
     def _drops_under_condition(self, statement: ast.If, name: str) -> bool:
         inner = statement.body[0]

@@ -1,4 +1,4 @@
-"""Attention weights that a function returns beside its result: whether any of its callers reads them."""
+"""Who calls the code that computes attention, and whether any of them reads the weights that it returns beside its result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def is_returned_for_nothing(facts: Facts, use: ast.Name) -> bool:
     if not isinstance(items, ast.Tuple) or not isinstance(statement, ast.Return) or function is None:
         return False
     index = items.elts.index(use)
-    calls = _callers(facts, function)
+    calls = callers(facts, function)
     return bool(calls) and all(_passes_over(there, call, index) for there, call in calls or ())
 
 
-def _callers(facts: Facts, function: Function) -> list[tuple[Facts, ast.Call]] | None:
+def callers(facts: Facts, function: Function) -> list[tuple[Facts, ast.Call]] | None:
     """Every call of a function, or of the modules whose forward pass it is; None where one may be out of sight."""
     owner = facts.tree.class_of(function)
     if function.name != "forward" or not isinstance(owner, ast.ClassDef):

@@ -32,7 +32,7 @@ def target(text: str, modules: dict[str, str] | None = None) -> Target | None:
             "for x in b:\n    if train:\n        x = x.cuda()\n    else:\n        x = x.cuda()[0]\n", {"cuda"}, None, None, id="either way"
         ),
         pytest.param(
-            "gpu = True\nfor x in b:\n    if gpu:\n        if train:\n            x = x.cuda()\n        else:\n            x = x.cuda()[0]\n",
+            "gpu = 1\nfor x in b:\n    if gpu:\n        if train:\n            x = x.cuda()\n        else:\n            x = x[0].cuda()\n",
             {"cuda"},
             None,
             "gpu",

@@ -180,3 +180,28 @@ def test_the_programs_train_as_before(tmp_path: Path) -> None:
     assert old != new
     for one, other in zip(old, new, strict=True):
         assert one == other or float(one) == pytest.approx(float(other), rel=3e-2)
+
+
+def learner(text: str) -> str:
+    """The class without its loop, with a network of its own."""
+    own = text.replace("step(self, x, y)", "learn(self, x, y)").replace("__init__(self, model)", "__init__(self)")
+    return own.replace("= model.to(device)", "= nn.Linear(8, 3).to(device)").partition("    def fit")[0]
+
+
+def test_the_method_stands_for_a_loop_whose_object_is_not_seen() -> None:
+    """Every call of that name is looked at, and what else touches gradients there holds it."""
+    method, after = map(learner, (METHOD, METHOD_AFTER))
+    loop = "trainer = globals()[name]()\nfor x, y in batches:\n    trainer.learn(x, y)\n"
+    (note,) = check_transformed(RULE, f"{HEAD}{method}\n{loop}", f"{HEAD}{after}\n{loop}")
+    assert f"{HEAD}{method}".splitlines()[note.line - 1].strip() == "def learn(self, x, y):"
+    check_held(RULE, f"{HEAD}{method}\n{loop}    trainer.model.weight.grad.mul_(2)\n", "backward-elsewhere")
+    check_noop(RULE, f"{HEAD}{method}")
+
+
+def test_a_loop_of_another_object_says_nothing_of_the_method() -> None:
+    """Where the object of a call is seen to be of another class, that call is another one's."""
+    method, after = map(learner, (METHOD, METHOD_AFTER))
+    other = "class Other:\n    def learn(self, x, y):\n        x.sum().backward()\n\n\n"
+    loop = "other = Other()\ntrainer = globals()[name]()\nfor x, y in batches:\n    trainer.learn(x, y)\n"
+    loops = f"{loop}for x, y in batches:\n    other.learn(x, y)\n"
+    check_transformed(RULE, f"{HEAD}{other}{method}\n{loops}", f"{HEAD}{other}{after}\n{loops}")

@@ -192,3 +192,24 @@ def test_what_cannot_run_under_autocast_says_why(code: str, body: str) -> None:
     assert found.code == code
     assert found.text
     assert found.help
+
+
+def converted(stored: str) -> list[str]:
+    """What is converted back of a network's result that a method stores, its class using it in some way."""
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass T:\n"
+        "    def __init__(self):\n        self.net = nn.ModuleList([nn.Linear(2, 2)])\n\n"
+        f"    def forward(self, x):\n        self.out = self.net(x)\n\n    def loss(self, y):\n        {stored}\n"
+    )
+    facts = facts_of(text)
+    (function,) = [item for item in ast.walk(facts.source.tree) if isinstance(item, ast.FunctionDef) and item.name == "forward"]
+    found = facts.forwards.within(function)
+    return [ast.unparse(item) for item in found.restored] if isinstance(found, Forward) else []
+
+
+def test_an_attribute_is_one_tensor_where_the_class_uses_it_as_one() -> None:
+    """By its methods, by a loss of torch, or joined with other tensors; not where only a condition leads there."""
+    for use in ("return self.out.mean()", "return nn.L1Loss()(self.out, y)", "return torch.cat((self.out, y), 1)"):
+        assert converted(use) == ["self.net(x)"], use
+    for use in ("return self.out", "if y:\n            return self.out.mean()", "return torch.cat(self.out, 1)"):
+        assert converted(use) == [], use

@@ -78,6 +78,29 @@ class Trainer:
     assert not facts_of(text + "\n\nclass Other(Trainer):\n    def send(self, loss):\n        pass\n").relays.units
 
 
+METHOD = f"""{HEAD}
+class Trainer:
+    def backward(self):
+        loss = self.out.mean()
+        loss.backward()
+
+    def step(self, x):
+        self.out = model(x)
+        self.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_method_may_have_the_name_that_tensors_have() -> None:
+    """What nothing else is asked of than a tensor can answer is none of its objects."""
+    other = "\n\ndef train(model, trainer):\n    out = model(1)\n    out.mean().backward()\n    (out + 1).backward()\n"
+    (unit,) = facts_of(METHOD + other).relays.units
+    assert [relay.function.name for relay in unit.relays] == ["backward"]
+    assert not facts_of(METHOD + "\n\ndef train(trainer):\n    trainer.backward()\n").relays.units
+    assert not facts_of(METHOD + "\n\nmade = make()\nmade.step(1)\nmade.backward()\n").relays.units
+
+
 def test_a_call_stands_for_the_backward_passes_of_its_function() -> None:
     """All of them, also through functions in between."""
     assert relayed(SEND, "send(model(x).sum())") == [("send(model(x).sum())", ["send"], "loss")]

@@ -108,7 +108,7 @@ class Candidates:
     def all(self) -> tuple[tuple[LoopNode | Function, Candidate | Obstacle], ...]:
         """The loops that train on CUDA in full precision, each with what was proved or what could not be.
 
-        Where no loop is seen that calls a method which steps, and leaves its backward passes to others, that method stands for it.
+        Where the project calls a method that trains once for each call, but which object's is not seen, the method stands for the loop.
         """
         return tuple(self._found())
 
@@ -135,12 +135,14 @@ class Candidates:
                 yield node, facts.loops.elsewhere(node)
 
     def _called_from_afar(self) -> Iterator[tuple[Function, Candidate | Obstacle]]:
-        """The methods that step, and leave their backward passes to others, of objects that are not seen where loops call them."""
-        for step in self._facts.relays.units:
-            if isinstance(step, TrainingStep) and self._facts.callers_everywhere(step.node) is None and not self._facts.loops.scales(step):
-                target = self._facts.targets.around(step.node)
-                if target is not None and target.may_be_cuda:
-                    yield step.node, self._facts.loops.beside(step) or self._read(step, target)
+        """The methods that train once for each call, of objects that are not seen where loops call them."""
+        facts = self._facts
+        steps = {step.node: step for step in (*facts.loops.step_functions.values(), *facts.relays.units) if isinstance(step, TrainingStep)}
+        for step in steps.values():
+            called = facts.loops.named_calls(step.node) if not facts.callers_everywhere(step.node) else None
+            target = facts.targets.around(step.node) if called and not facts.loops.scales(step) else None
+            if target is not None and target.may_be_cuda:
+                yield step.node, facts.loops.beside(step) or self._read(step, target)
 
     def of_step(self, step: TrainingStep) -> Candidate | Obstacle | None:
         """A function of this file that trains once for each call: what was proved, or what could not be; None off any device."""

@@ -599,9 +599,23 @@ class _Split:
             return is_operation(parent.attr)
         if isinstance(parent, ast.Call) and parent.args[:1] == [call]:
             return takes_tensor(self.facts, parent) or self._takes_tensor(parent, call)
-        if not (isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)):
+        target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
+        if isinstance(target, ast.Attribute):
+            return self._attribute_used_as_tensor(target)
+        return isinstance(target, ast.Name) and self._name_used_as_tensor(target)
+
+    def _attribute_used_as_tensor(self, target: ast.Attribute) -> bool:
+        """Whether the class uses an attribute of its object as one tensor: where it is set, or whenever one of its methods runs."""
+        facts, tree = self.facts, self.facts.tree
+        if not isinstance(target.value, ast.Name) or not facts.is_self(target.value):
             return False
-        return self._name_used_as_tensor(parent.targets[0])
+        same = (use for use in tree.attributes[target.attr] if isinstance(use.ctx, ast.Load) and dotted(use) == dotted(target))
+        for use in same:
+            block, function = tree.block(tree.statement(use)), tree.function(use)
+            plain = function is not None and block is function.body or block is tree.block(tree.statement(target))
+            if plain and tree.method_class(use) is tree.method_class(target) and _is_tensor_use(facts, use):
+                return True
+        return False
 
     def _takes_tensor(self, call: ast.Call, given: ast.expr) -> bool:
         """Whether a function or loss of the project uses what it is given as one tensor."""
@@ -638,13 +652,20 @@ def used_as_tensor(facts: Facts, block: list[ast.stmt], name: str) -> bool:
         if isinstance(statement, (ast.If, ast.For, ast.While, ast.Try, ast.With)):
             continue
         for node in walk_here(statement):
-            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-                outer = facts.tree.parent(node)
-                if isinstance(outer, ast.Attribute) and (is_operation(outer.attr) or outer.attr in ("shape", "dtype", "device")):
-                    return True
-                if isinstance(outer, ast.Call) and outer.args[:1] == [node] and takes_tensor(facts, outer):
-                    return True
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load) and _is_tensor_use(facts, node):
+                return True
     return False
+
+
+def _is_tensor_use(facts: Facts, node: ast.expr) -> bool:
+    """Whether a place uses what it reads as nothing but one tensor can be used."""
+    outer = facts.tree.parent(node)
+    if isinstance(outer, ast.Attribute):
+        return is_operation(outer.attr) or outer.attr in ("shape", "dtype", "device")
+    if isinstance(outer, (ast.Tuple, ast.List)):
+        joined = facts.tree.parent(outer)
+        return isinstance(joined, ast.Call) and joined.args[:1] == [outer] and facts.calls.meaning(joined) in ("torch.cat", "torch.stack")
+    return isinstance(outer, ast.Call) and outer.args[:1] == [node] and takes_tensor(facts, outer)
 
 
 def takes_tensor(facts: Facts, call: ast.Call) -> bool:

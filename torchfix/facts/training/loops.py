@@ -289,7 +289,8 @@ class Loops:
             return _beside(f"{words} pauses between the parts of its training step")
         waiting: list[tuple[Facts, Function]] = [(step.facts, step.node)]
         for facts, function in waiting:  # one that calls it without a loop is called in turn
-            calls = facts.loops.named_calls(function) if (seen := facts.callers_everywhere(function)) is None else seen
+            seen = facts.callers_everywhere(function)
+            calls = seen or facts.loops.named_calls(function) or seen
             if calls is None:
                 return _beside(f"{_places([(facts, function)])}, which trains, may have callers that are not seen")
             for caller, node in dict.fromkeys((caller, caller.loops._repeats(call)) for caller, call in calls):
@@ -301,14 +302,16 @@ class Loops:
         return None
 
     def named_calls(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
-        """Every call of a method of this name in the project, whatever its object is; None where the name is used in other ways."""
+        """Every call of a method of this name, unless it is seen to run another; None where the project uses the name in other ways."""
         if self._facts.tree.class_of(function) is None or function.name.startswith("__"):
             return None
         files = [self._facts.project.file(path) for path in self._facts.project.holding(function.name)]
         uses = [(facts, use) for facts in files if facts is not None for use in facts.tree.attributes.get(function.name, ())]
         calls = [(facts, facts.tree.parent(use)) for facts, use in uses]
         found = [(facts, call) for (facts, call), (_, use) in zip(calls, uses) if isinstance(call, ast.Call) and call.func is use]
-        return found if len(found) == len(uses) and None not in files else None
+        if len(found) < len(uses) or None in files:
+            return None
+        return [item for item in found if not _runs_another(*item, function)]
 
     def _repeats(self, call: ast.Call) -> LoopNode | Function | ast.Module:
         """The outermost loop that repeats a call in its function; where there is none that function, or the module."""
@@ -376,6 +379,12 @@ class Loops:
         if self._facts.modes.evaluates(node):
             return True
         return any(isinstance(item, ast.With) and self._facts.regions.under(item.body[0], NO_GRAD) for item in node.body)
+
+
+def _runs_another(facts: Facts, call: ast.Call, function: Function) -> bool:
+    """Whether a call of a method is seen to run one of another object."""
+    source, runs = receiver(call), [run for _, run in called(facts, call)]
+    return bool(runs) and function not in runs and not (isinstance(source, ast.Name) and facts.is_self(source))
 
 
 def _sends_backward(facts: Facts, call: ast.Call) -> bool:

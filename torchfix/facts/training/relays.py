@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import receiver
 from torchfix.facts.code.classes import method_of
-from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, last_name, walk, walk_here
+from torchfix.facts.code.scopes import Bound
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk, walk_here
+from torchfix.facts.half_precision.autocast import is_operation
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
     from torchfix.facts.training.loops import Training
 
 _DEPTH = 3  # functions that leave their backward pass to one another
+_OF_TENSORS = frozenset("backward data detach dtype grad item shape".split())
 _LEAVING = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
 
 
@@ -101,12 +104,25 @@ class Relays:
         """Whether nobody but this code, and the functions that it leaves its backward passes to, calls these functions."""
         functions = {function for relay in unit.relays for function in relay.functions}
         for function in functions:
-            calls = self._facts.callers_everywhere(function)
+            calls = self._calls(function)
             here = (call for caller, call in calls or () if caller is self._facts)
             inside = [call for call in here if any(self._facts.tree.is_within(call, node) for node in (unit.node, *functions))]
             if calls is None or len(inside) < len(calls):
                 return False
         return True
+
+    def _calls(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
+        """Every call of a function; None where one may be out of sight.
+
+        A method that is called ``backward`` shares its name with that of tensors: what nothing else is asked of is one.
+        """
+        calls = self._facts.callers_everywhere(function)
+        named = self._facts.loops.named_calls(function) if calls is None and function.name == "backward" else None
+        if named is None:
+            return calls
+        own = [(facts, call) for facts, call in named if any(run is function for _, run in called(facts, call))]
+        others = [item for item in named if item not in own]
+        return own if all(_is_of_tensor(*item) for item in others) else None
 
     def _find(self, call: ast.Call, depth: int = 0) -> tuple[Relay, ...]:
         functions = list(called(self._facts, call)) if last_name(call.func) in self._names else []
@@ -147,3 +163,16 @@ class Relays:
         for statement in function.body:
             yield statement, sure and not isinstance(statement, (ast.If, *LOOPS, ast.Try, *FUNCTIONS))
             sure = sure and not any(isinstance(node, _LEAVING) for node in walk_here(statement))
+
+
+def _is_of_tensor(facts: Facts, call: ast.Call) -> bool:
+    """Whether a ``.backward()`` is called on what its file computes and uses as a tensor, or sees to be of another class."""
+    source = receiver(call)
+    if source is None or next(called(facts, call), None) is not None:
+        return source is not None
+    if not isinstance(source, (ast.Name, ast.Attribute)):
+        return True  # the result of arithmetic, of an index or of a call
+    stored = isinstance(source, ast.Attribute) and any(isinstance(use.ctx, ast.Store) for use in facts.tree.attributes.get(source.attr, ()))
+    made = isinstance(source, ast.Name) and any(binding.how is not Bound.PARAMETER for binding in facts.names.bindings(source))
+    asked = {name for name, uses in facts.tree.attributes.items() if any(dotted(use.value) == dotted(source) for use in uses)}
+    return (stored or made) and all(is_operation(name) or name in _OF_TENSORS for name in asked)

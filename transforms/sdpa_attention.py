@@ -112,7 +112,11 @@ def _in_program(facts: Facts) -> Obstacle | None:
 def _edits(facts: Facts, attention: Attention, given: str) -> Iterator[Edit]:
     output = attention.output.node
     spelled = facts.names.spell(_FUNCTION, output)
-    yield Replace(output, f"{spelled or _FUNCTION}({given}")
+    outer = facts.tree.parent(output)
+    if isinstance(output, ast.BinOp) and isinstance(outer, ast.Attribute):  # its parentheses go with it
+        yield Replace(outer, f"{spelled or _FUNCTION}({given}.{outer.attr}")
+    else:
+        yield Replace(output, f"{spelled or _FUNCTION}({given}")
     for statement in attention.statements:
         yield Remove(statement)
     for use in attention.returned:

@@ -544,11 +544,14 @@ class _Reader:
         """Whether a use is the type of the scores, from which only a step that goes is computed: the fill of a mask."""
         tree = self._facts.tree
         outer = tree.parent(use)
+        fills = [step.fill for step in self._steps if isinstance(step, Mask) and step.fill is not None]
+        if any(tree.is_within(use, fill) for fill in fills):
+            return True
         target = self._facts.flow.only_variable(tree.statement(use))
         if target is None or not isinstance(outer, ast.Attribute) or outer.attr != "dtype":
             return False
         loads = [name for name in self._facts.names.uses(target) if isinstance(name.ctx, ast.Load)]
-        return all(any(tree.is_within(name, step.fill) for step in self._steps if isinstance(step, Mask) and step.fill) for name in loads)
+        return all(any(tree.is_within(name, fill) for fill in fills) for name in loads)
 
     def _is_given_by(self, use: ast.Name, statement: ast.stmt) -> bool:
         tree = self._facts.tree

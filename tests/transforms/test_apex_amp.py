@@ -165,6 +165,11 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
         pytest.param("step-elsewhere", program(STEP.replace("optimizer.step()\n", "learn()\n")), id="the step stands elsewhere"),
         pytest.param("step-elsewhere", program(set_up=INITIALIZE + "optimizer.step()\n"), id="a step without a loss"),
         pytest.param(
+            "apex-form",
+            program(STEP.replace("d_loss.backward()\n", "d_loss.backward()\n    clip(amp.master_params(optimizer))\n")),
+            id="gradients are clipped while they are scaled",
+        ),
+        pytest.param(
             "double-backward",
             program(STEP.replace("with", "loss = loss + torch.autograd.grad(loss, x, create_graph=True)[0].norm()\nwith")),
             id="a gradient penalty",
@@ -210,6 +215,14 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
                 )
             ),
             id="optimizers that step now and then",
+        ),
+        pytest.param(
+            "gradients-read-elsewhere",
+            program(
+                "for part in x.split(2):\n    loss = model(part).sum()\n    with amp.scale_loss(loss, optimizer) as s:\n        s.backward()\n"
+                "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\noptimizer.zero_grad()\n"
+            ),
+            id="clipped with each part of a batch",
         ),
         pytest.param("optimizer-elsewhere", program(set_up=f"for _ in [0]:\n    {INITIALIZE}"), id="initialized in a loop"),
     ],
@@ -392,6 +405,32 @@ def test_branches_that_compute_the_loss_themselves_stay_two() -> None:
         scaler.update()
         """
     changed(step, after, GUARDED_SET_UP, GUARDED_SCALER)
+
+
+def test_branches_that_both_ask_apex_stay_two() -> None:
+    """Each of them clips the optimizer's own parameters."""
+    step = """\
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        if fp16:
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+        else:
+            loss.backward()
+            nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+        optimizer.step()
+        """
+    branches = """\
+if fp16:
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+else:
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step"""
+    changed(step, GUARDED_AFTER.replace("scaler.scale(loss).backward()\nscaler.step", branches), GUARDED_SET_UP, GUARDED_SCALER)
 
 
 def test_an_option_for_the_level_still_switches_mixed_precision_off() -> None:

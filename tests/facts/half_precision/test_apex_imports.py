@@ -42,6 +42,6 @@ def test_shortened() -> None:
 
 
 def test_plain_imports() -> None:
-    """By module and name, those at module level only."""
-    text = "import apex.amp\nfrom apex import amp\nif x:\n    from apex import parallel\n"
+    """By module and name, those at module level only, and nothing that serves another purpose."""
+    text = "import apex.amp\nfrom apex import amp, parallel\nfrom apex.fp16_utils import *\nif x:\n    from apex import parallel\n"
     assert list(plain(facts_of(text))) == [("apex.amp", None), ("apex", "amp")]

@@ -63,9 +63,9 @@ def registration(use: Use) -> ast.Expr | None:
 
 
 def plain(facts: Facts) -> Iterator[tuple[str, str | None]]:
-    """What the file's plain imports at module level bring of Apex: a module, and a name of it or None for the module itself."""
+    """What plain imports at module level bring for mixed precision: a module, and a name of it or None for the module itself."""
     for statement, alias in imports_of(facts):
-        if statement in facts.tree.module.body:
+        if statement in facts.tree.module.body and serves_amp(facts, statement, alias):
             yield (statement.module or "", alias.name) if isinstance(statement, ast.ImportFrom) else (alias.name, None)
 
 

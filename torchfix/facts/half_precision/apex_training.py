@@ -159,6 +159,8 @@ def _scaling(use: Use) -> _Scaling | Obstacle:
         or not isinstance(tree.parent(backward), ast.Expr)
     ):
         return form
+    if any(_is_master_params(node) for item in statement.body for node in walk_here(item)):
+        return form
     later = (name for name in facts.names.uses(target) if isinstance(name.ctx, ast.Load) and not tree.is_within(name, statement))
     scaled = (name for name in later if any(item.how is Bound.WITH and item.value is use.call for item in facts.flow.reaching(name)))
     if next(scaled, None) is not None and dotted(loss) != target.id:
@@ -310,6 +312,8 @@ class _Reading:
             apex = scaling is not None or any(_is_master_params(node) for item in body for node in walk_here(item))
             if not apex or len(body) != len(other) or not all(map(self._alike, body, other)):
                 continue
+            if any(_is_master_params(node) for item in other for node in walk_here(item)):
+                continue  # the branch without Apex asks it too
             if scaling is not None and body[0] is not scaling.statement:
                 continue  # what computes the loss is to be a region, where it stands
             if scaling is None:
@@ -438,10 +442,13 @@ class _Reading:
         return None if at is None else (at, place)
 
     def _is_near(self, node: ast.AST, step: ast.Call) -> bool:
-        """Whether a place is in the step's block, or can see no gradients of this turn."""
-        places = self._place(node, step)
-        first = min(scaling.statement.lineno for scaling in self.scalings)
-        return places is not None or getattr(node, "lineno", 0) < first
+        """Whether a place is in the step's block, and not repeated with the losses, or can see no gradients of this turn."""
+        tree, places = self.facts.tree, self._place(node, step)
+        if places is None:
+            return getattr(node, "lineno", 0) < min(scaling.statement.lineno for scaling in self.scalings)
+        statement = tree.block(tree.statement(step))[places[0]]
+        loops = (outer for outer in tree.ancestors(node) if isinstance(outer, LOOPS) and tree.is_within(outer, statement))
+        return not any(map(self._scales_in, loops))
 
     def _reader(self, node: ast.AST, step: ast.Call) -> ast.stmt | None:
         """The statement before which a node wants the gradients that a step takes."""
@@ -456,7 +463,22 @@ class _Reading:
             return None  # gradients of the turn before
         statement = block[places[0]]
         piece = next((item for item in self.pieces if item.statement is statement and item.sent is not None), None)
-        return next((item for item in piece.kept if tree.is_within(node, item)), None) if piece is not None else statement
+        if piece is not None:
+            return next((item for item in piece.kept if tree.is_within(node, item)), None)
+        return statement if not self._scales_in(statement) else self._behind_scaling(node, statement)
+
+    def _scales_in(self, statement: ast.stmt) -> bool:
+        return any(self.facts.tree.is_within(scaling.statement, statement) for scaling in self.scalings)
+
+    def _behind_scaling(self, node: ast.AST, outer: ast.stmt) -> ast.stmt | None:
+        """The statement with a reader, in the branch in which a loss is scaled before it; None in a branch without Apex."""
+        tree = self.facts.tree
+        inside = [item for item in tree.ancestors(node) if isinstance(item, ast.stmt) and tree.is_within(item, outer)]
+        reader = next((item for item in reversed(inside) if not self._scales_in(item)), None)
+        if reader is None:
+            return None
+        _, block, index = tree.place(reader)
+        return reader if any(map(self._scales_in, block[:index])) else None
 
 
 def _reads(facts: Facts, node: ast.AST) -> bool:

@@ -202,9 +202,9 @@ class _Rewrite:
             given = f"{companion.owner}{self.name}" if step is companion.passes[-1] else self.name
             yield from ((step.caller.path, SetArgument(call, self.name, given)) for call in step.calls)
 
-    def parameter(self, function: Function) -> Edit:
-        """The scaler among a function's parameters; all of its callers give it one."""
-        return AddParameter(function, f"{self.name}=None" if function.args.defaults else self.name)
+    def parameter(self, function: Function, is_optional: bool = False) -> Edit:
+        """The scaler among a function's parameters; unless it is optional, all of its callers give it one."""
+        return AddParameter(function, f"{self.name}=None" if is_optional or function.args.defaults else self.name)
 
     def regions(self) -> Iterator[Edit]:
         """Autocast around the forward pass, and a scaled loss behind it."""
@@ -235,7 +235,7 @@ class _Rewrite:
             if step.wrapped is None:
                 yield Replace(step.call, f"{self.scaler}.step($optimizer)", {"optimizer": step.optimizer})
             else:
-                yield SetArgument(step.call, self.name, self.scaler)
+                yield SetArgument(step.call, step.wrapped.scaler or self.name, self.scaler)
         watched = {closing for _, closing in update.counted}
         scale = facts.names.fresh("scale", "loss_scale")
         for closing in update.closing:
@@ -246,10 +246,13 @@ class _Rewrite:
 
     def wrapped(self) -> Iterator[tuple[str, Edit]]:
         """The scaler's step in the methods that step the optimizer of their object."""
-        inside = (step.wrapped for step in self.candidate.update.steps if self.scaled and step.wrapped is not None)
-        for item in {found.method: found for found in inside}.values():
-            yield item.facts.path, self.parameter(item.method)
-            yield item.facts.path, Replace(item.call, f"{self.name}.step($optimizer)", {"optimizer": item.optimizer})
+        inside = [step for step in self.candidate.update.steps if self.scaled and step.wrapped is not None and step.wrapped.scaler is None]
+        for item, shared in {step.wrapped.method: (step.wrapped, step.shared) for step in inside if step.wrapped is not None}.values():
+            segment = item.facts.source.segment
+            through = f"{self.name}.step({segment(item.optimizer)})"
+            choice = f"if {self.name} is None:\n    {segment(item.call)}\nelse:\n    {through}"
+            yield item.facts.path, self.parameter(item.method, shared)
+            yield item.facts.path, Replace(item.statement, choice) if shared else Replace(item.call, through)
 
     def checkpoints(self, companion: Companion) -> Iterator[tuple[str, Edit]]:
         """The scaler's state beside the optimizer's, in dictionaries that are saved and loaded where it can be read."""

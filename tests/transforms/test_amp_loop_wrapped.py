@@ -287,6 +287,25 @@ def test_an_optimizer_of_the_projects_own_is_none_of_these(base: str) -> None:
     check_held(RULE, text, "step-elsewhere")
 
 
+def test_an_optimizer_by_name_that_has_no_parameter_groups_is_held() -> None:
+    """The scaler looks there for gradients."""
+    text = BEFORE.replace("class ScheduledOptim:", "class ScheduledOptim(torch.optim.Optimizer):").replace("step_and_update_lr", "step")
+    check_held(RULE, text, "optimizer-form")
+
+
+def test_steps_in_both_branches_of_a_choice_are_one() -> None:
+    """Clipping stands before the choice, and the scale is updated behind it."""
+    frozen = "    def step_frozen(self, rate):\n        self._optimizer.step()\n\n    def zero_grad"
+    plain = "        optimizer.step_and_update_lr()\n"
+    scaled = "        optimizer.step_and_update_lr(scaler=scaler)\n"
+    choice = "        if len(batches) > 9:\n            optimizer.step_frozen(0.1{0})\n        else:\n    {1}"
+    before = BEFORE.replace("    def zero_grad", frozen).replace(plain, choice.format("", plain))
+    after = AFTER.replace(
+        "    def zero_grad", frozen.replace("rate)", "rate, scaler)").replace("self._optimizer.step()", "scaler.step(self._optimizer)")
+    )
+    check_transformed(RULE, before, after.replace(scaled, choice.format(", scaler=scaler", scaled)))
+
+
 def test_the_method_steps_through_the_scaler_that_the_loop_hands_it() -> None:
     """Gradients are unscaled by the inner optimizer's name, and the scale is updated behind the call."""
     (note,) = check_transformed(RULE, BEFORE, AFTER)
@@ -342,15 +361,75 @@ def test_a_wrapper_beside_the_network_in_a_trainer() -> None:
     assert SCHEDULE_AFTER in after
 
 
+OTHER = """\
+import torch
+from torch import nn
+
+from schedule import ScheduledOptim
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+torch.manual_seed(3)
+batches = [(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(6)]
+model = nn.Linear(8, 3).to(device)
+optimizer = ScheduledOptim(torch.optim.Adam(model.parameters()), 4)
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+    loss.backward()
+    optimizer.step_and_update_lr()
+    print(repr(loss.item()))
+"""
+SHARED = {"first.py": OTHER, "second.py": OTHER, "schedule.py": SCHEDULE}
+
+
+def test_a_method_that_several_loops_call_takes_the_scaler_where_it_is_given_one() -> None:
+    """Each loop is a finding of its own; the second finds the method ready, and so does one that cannot be scaled."""
+    results = run_on_program(RULE, SHARED)
+    schedule = results["schedule.py"].after.decode()
+    assert "def step_and_update_lr(self, scaler=None):" in schedule
+    assert (
+        "        if scaler is None:\n            self._optimizer.step()\n        else:\n            scaler.step(self._optimizer)\n"
+        in schedule
+    )
+    for name in ("first.py", "second.py"):
+        after = results[name].after.decode()
+        assert after.count("optimizer.step_and_update_lr(scaler=scaler)\n    scaler.update()\n") == 1
+    after = {name: result.after.decode() for name, result in results.items()}
+    assert {name: result.after.decode() for name, result in run_on_program(RULE, after).items()} == after
+    cpu = {**SHARED, "second.py": OTHER.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"')}
+    results = run_on_program(RULE, cpu)
+    assert results["second.py"].after.decode() == cpu["second.py"]
+    assert results["schedule.py"].after.decode() == schedule
+
+
+def test_a_loop_that_may_leave_gradients_to_another_one_is_held() -> None:
+    """Where both run in one program, the other one would step with them under another scale, or none."""
+    accumulated = OTHER.replace("    optimizer.zero_grad()\n", "").replace(
+        "    optimizer.step_and_update_lr()\n",
+        "    if x.sum() > 0:\n        optimizer.step_and_update_lr()\n        optimizer.zero_grad()\n",
+    )
+    apart = run_on_program(RULE, {**SHARED, "second.py": accumulated})
+    assert [note.outcome for result in apart.values() for note in result.notes] == ["fixed", "fixed"]
+    together = run_on_program(RULE, {**SHARED, "second.py": "import first\n" + accumulated})
+    reasons = {note.reason.code for note in together["second.py"].notes if note.reason is not None}
+    assert reasons == {"gradients-kept"}
+
+
 # What the rewritten programs do ---------------------------------------------------------------------------------------
 
 PROGRAMS = {
     "one file": {"main.py": BEFORE},
     "a trainer": {"main.py": HEAD + SCHEDULE + TRAINER},
     "three files": PROGRAM,
+    "two scripts": {"main.py": OTHER, "second.py": OTHER, "schedule.py": SCHEDULE},
 }
 CLIPPED = "scale backward unscale clip step update".split()
-ORDER = {"one file": CLIPPED * 6, "a trainer": CLIPPED * 6, "three files": ["scale", "backward", *CLIPPED] * 3}
+ORDER = {
+    "one file": CLIPPED * 6,
+    "a trainer": CLIPPED * 6,
+    "three files": ["scale", "backward", *CLIPPED] * 3,
+    "two scripts": "scale backward step update".split() * 6,
+}
 
 
 def laid(folder: Path, programs: Mapping[str, Mapping[str, str]]) -> str:

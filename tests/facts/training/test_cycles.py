@@ -206,3 +206,21 @@ def test_what_no_scaler_could_serve_has_a_reason(code: str, body: str) -> None:
     found = cycle(body)
     assert isinstance(found, Obstacle)
     assert found.code == code
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("if i:\n    one.step()\nelse:\n    {between}one.step()", id="two branches"),
+        pytest.param(
+            "if i > 2:\n    one.step()\nelif i:\n    print(i)\n    one.step()\nelse:\n    {between}one.step()", id="three branches"
+        ),
+    ],
+)
+def test_steps_of_one_optimizer_in_each_branch_of_a_choice_close_behind_it(body: str) -> None:
+    """Whichever branch runs, it steps once."""
+    found = cycle("one.zero_grad()\nfirst.backward()\n" + body.format(between=""))
+    assert isinstance(found, Cycle)
+    assert [ast.unparse(item).splitlines()[0] for item in found.closing] == [body.splitlines()[0]]
+    twice = cycle("one.zero_grad()\nfirst.backward()\n" + body.format(between="one.step()\n    "))
+    assert isinstance(twice, Obstacle)

@@ -67,3 +67,31 @@ def test_code_that_does_not_look_at_gradients(code: str) -> None:
 def test_code_that_looks_at_gradients(code: str) -> None:
     """By itself, in functions one behind the other, or in a method of an object that is known."""
     assert reads(code)
+
+
+OWN_STEP = """\
+import torch
+
+
+class Own(torch.optim.Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data -= p.grad
+
+    def first_step(self):
+        self.step()
+        print(self.p.grad)
+
+
+own = Own(net.parameters(), {})
+own.step()
+own.first_step()
+"""
+
+
+def test_an_optimizers_own_step_is_no_look_at_gradients() -> None:
+    """A scaler takes it once they have their true size; a method of another name is one."""
+    facts = facts_of(OWN_STEP)
+    assert not reads_gradients(facts, node(facts, "own.step()"))
+    assert reads_gradients(facts, node(facts, "own.first_step()"))

@@ -81,10 +81,11 @@ class Candidate:
 
     @property
     def files(self) -> tuple[Facts, ...]:
-        """The loop's file, those through which its optimizers come, and those in which they step."""
+        """The loop's file, those through which its optimizers come, and those in which they step and where no scaler is known yet."""
         steps = [step for companion in self.companions for step in companion.passes]
         beside = [companion.facts for companion in self.companions]
-        inside = [step.wrapped.facts for step in self.update.steps if step.wrapped is not None]
+        wrapped = (step.wrapped for step in self.update.steps if step.wrapped is not None)
+        inside = [item.facts for item in wrapped if item.scaler is None]
         return tuple(dict.fromkeys((self.facts, *beside, *inside, *(facts for step in steps for facts in (step.facts, step.caller)))))
 
     def fresh(self, *names: str) -> str:

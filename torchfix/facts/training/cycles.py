@@ -81,11 +81,12 @@ class Cycles:
     def _together(self, loop: Training) -> tuple[ast.stmt] | None:
         """The statement behind which all optimizers have stepped, each once, and at least one of them for certain."""
         tree = self._facts.tree
-        names = [self._facts.optimizers.name_of(step) for step in loop.steps]
+        places = {(self._facts.optimizers.name_of(step), self.standing(loop, step)): None for step in loop.steps}
+        names = {name for name, _ in places}
         nested = any(self._turn(loop, step) is not loop.node for step in loop.steps)
-        if nested or None in names or len(set(names)) < len(loop.steps):
+        if nested or None in names or len(names) < len(places):
             return None
-        statements = [tree.statement(step) for step in loop.steps]
+        statements = [statement for _, statement in places]
         block = common_block(self._facts, loop.node, statements)
         holding = [item for item in block if any(tree.is_within(statement, item) for statement in statements)]
         if not any(_is_certain(self._facts, statement, block) for statement in statements):
@@ -93,6 +94,25 @@ class Cycles:
         between = block[block.index(holding[0]) : block.index(holding[-1]) + 1]
         leaves = any(isinstance(node, LEAVING) for item in between for node in walk_here(item))
         return None if leaves else (holding[-1],)
+
+    def standing(self, loop: Training, step: ast.Call) -> ast.stmt:
+        """The statement that a step is, or the ``if`` in each branch of which the same optimizer steps once."""
+        tree, name_of = self._facts.tree, self._facts.optimizers.name_of
+        alike = [tree.statement(other) for other in loop.steps if name_of(other) == name_of(step)]
+        found = tree.statement(step)
+        while isinstance(outer := tree.parent(found), ast.If) and self._chooses(outer, alike):
+            found = outer
+        return found
+
+    def _chooses(self, statement: ast.stmt, steps: list[ast.stmt]) -> bool:
+        """Whether a statement is one of some steps, or an ``if`` that takes one of them whichever branch it runs."""
+        if not isinstance(statement, ast.If):
+            return statement in steps
+        for branch in (statement.body, statement.orelse):
+            holding = [item for item in branch if any(self._facts.tree.is_within(step, item) for step in steps)]
+            if len(holding) != 1 or not self._chooses(holding[0], steps):
+                return False
+        return True
 
     def _apart(self, loop: Training) -> tuple[ast.stmt, ...]:
         """The steps of each cycle's end: of several optimizers in a row, with no backward pass between them, the last."""

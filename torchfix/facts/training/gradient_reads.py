@@ -17,7 +17,7 @@ _DEPTH = 3  # functions followed into one another
 
 
 def reads_gradients(facts: Facts, node: ast.AST, depth: int = 0) -> bool:
-    """Whether a node itself looks at gradients, or calls a function of the project that does.
+    """Whether a node itself looks at gradients, or calls a function of the project that does; an optimizer's step does not count.
 
     Args:
         facts: the node's file.
@@ -30,10 +30,15 @@ def reads_gradients(facts: Facts, node: ast.AST, depth: int = 0) -> bool:
         return False
     if facts.calls.meaning(node) in CLIPS:
         return True
-    if depth >= _DEPTH or is_of_a_library(facts, node):
+    if depth >= _DEPTH or is_of_a_library(facts, node) or _is_a_step(facts, node):
         return False
     inside = ((there, item) for there, function in called(facts, node) for statement in function.body for item in walk(statement))
     return any(reads_gradients(there, item, depth + 1) for there, item in inside)
+
+
+def _is_a_step(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call is an optimizer's own step, which a scaler takes in its place when gradients have their true size."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "step" and bool(facts.optimizers.of(call.func.value))
 
 
 def _is_looked_at(facts: Facts, node: ast.Attribute) -> bool:

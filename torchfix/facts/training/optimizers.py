@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import choices
 from torchfix.facts.code.calls import argument, receiver
+from torchfix.facts.code.classes import lineage, method_of, stores
 from torchfix.facts.code.names import Definition
-from torchfix.facts.code.tree import dotted
+from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk_here
 from torchfix.facts.code.values import Value
 from torchfix.facts.training.models import derives
 from torchfix.facts.training.owners import parameter_owners
@@ -58,6 +59,16 @@ class Optimizer:
     def takes_closure(self) -> bool:
         """Whether its step calls the loss again, so that ``step`` needs a closure."""
         return self.kind.rpartition(".")[2] == "LBFGS"
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether it surely lists its parameters in groups as torch's do; a class of the project may only hold one that does."""
+        definition = self.value.facts.names.definition(self.call.func)
+        if definition is None or not isinstance(definition.node, ast.ClassDef):
+            return True
+        own = method_of(definition, "__init__")
+        constructs = own is None or not isinstance(own.node, FUNCTIONS) or _calls_base(own.node)
+        return constructs or method_of(definition, "param_groups") is not None or any(stores(lineage(definition), "param_groups"))
 
     @property
     def owners(self) -> frozenset[object] | None:
@@ -130,6 +141,12 @@ class Optimizers:
         """Whether an expression surely is a learning-rate scheduler: torch's own, or of a project's class that derives from one."""
         values = self._facts.values.of(expression)
         return bool(values) and all(_schedules(value) for value in values or ())
+
+
+def _calls_base(constructor: Function) -> bool:
+    """Whether a constructor calls that of a base class: ``super().__init__(...)``, or by the name of the class."""
+    calls = (node for statement in constructor.body for node in walk_here(statement) if isinstance(node, ast.Call))
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "__init__" for call in calls)
 
 
 def _is_none(value: Value) -> bool:

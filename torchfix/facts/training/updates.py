@@ -56,6 +56,7 @@ class Stepped:
             nothing reads them.
         text: how the loop writes the optimizer that moves.
         wrapped: the step in the method that the call runs, None where it is the optimizer's own.
+        shared: whether other code calls that method too, which has no scaler or another one.
     """
 
     call: ast.Call
@@ -65,6 +66,7 @@ class Stepped:
     reader: ast.stmt | None
     text: str
     wrapped: WrappedStep | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +115,30 @@ class Updates:
         readers = self._readers(loop, made, cycle)
         if isinstance(readers, Obstacle):
             return readers
-        steps = [self._stepped(step, named, moved, readers.get(step)) for step, named, moved in made]
+        steps = [self._stepped(loop, step, named, moved, readers.get(step)) for step, named, moved in made]
+        left = next((obstacle for step in steps if (obstacle := self._left_over(loop, step, cycle)) is not None), None)
+        if left is not None:
+            return left
         sent = [Sent(call, loss, self._facts.tree.statement(call)) for call, loss in loop.sends]
         return Update(loop, tuple(sent), tuple(steps), cycle.closing, tuple(self._counted(loop, cycle.closing)))
 
-    def _stepped(self, step: ast.Call, named: ast.expr, moved: tuple[Optimizer, ...], reader: ast.stmt | None) -> Stepped:
-        wrapped = self._facts.wrapped_optimizers.step(step)
+    def _stepped(self, loop: Training, step: ast.Call, named: ast.expr, moved: tuple[Optimizer, ...], reader: ast.stmt | None) -> Stepped:
+        wrapped, shared = self._facts.wrapped_optimizers.step(step), bool(self._facts.wrapped_optimizers.others(loop, step))
         text = self._facts.source.segment(named) + (f".{wrapped.attribute}" if wrapped is not None else "")
-        return Stepped(step, named, moved, self._facts.tree.statement(step), reader, text, wrapped)
+        return Stepped(step, named, moved, self._facts.tree.statement(step), reader, text, wrapped, shared)
+
+    def _left_over(self, loop: Training, step: Stepped, cycle: Cycle) -> Obstacle | None:
+        """Gradients that the loop may leave scaled, and with which other code of the same program would step through the same method."""
+        if not step.shared or step.wrapped is None or all(self._facts.tree.block(item) is loop.node.body for item in cycle.closing):
+            return None
+        for facts, call in self._facts.wrapped_optimizers.others(loop, step.call):
+            if self._facts in facts.program.files or facts in self._facts.program.files:
+                return Obstacle(
+                    "gradients-kept",
+                    f"gradients may be left over for {step.wrapped.words}, which line {call.lineno} of {facts.path} also calls",
+                    "step each optimizer in one loop",
+                )
+        return None
 
     def readers(self, loop: Training) -> dict[ast.Call, ast.stmt] | Obstacle:
         """For each step the first statement of its block that reads its gradients, where the program scales its losses by itself."""
@@ -203,6 +221,12 @@ class Updates:
                 "the optimizer's step computes the loss again, which a scaler does not take",
                 "use autocast alone, without a scaler",
             )
+        if any(not item.has_groups for item in optimizers or ()):
+            return Obstacle(
+                "optimizer-form",
+                "the optimizer's class holds another one and has no parameter groups of its own, in which a scaler looks for gradients",
+                "give the class a property param_groups that returns those of the optimizer inside",
+            )
         if any(not _trains_network(item) for item in optimizers or ()):
             return Obstacle(
                 "no-network-trained",
@@ -242,6 +266,8 @@ class Updates:
                 found[step] = min(found.get(step, statement), statement, key=lambda item: item.lineno)
         for step, statement in found.items():
             _, block, place = self._facts.tree.place(self._facts.tree.statement(step))
+            if statement not in block:
+                _, block, place = self._facts.tree.place(self._facts.cycles.standing(loop, step))
             for item in block[block.index(statement) : place]:
                 if any(isinstance(node, LEAVING) for node in walk_here(item)):
                     return Obstacle(
@@ -249,19 +275,22 @@ class Updates:
                         f"line {item.lineno} may leave the iteration after gradients were read and before the step",
                         "leave the decision to the scaler, which skips steps with infinite gradients by itself",
                     )
-        return found
+        once = {(self._facts.optimizers.name_of(step), statement): step for step, statement in reversed(found.items())}
+        return {step: statement for (_, statement), step in reversed(once.items())}
 
     def _read_by(self, loop: Training, node: ast.AST, made: list[_Made], cycle: Cycle) -> list[tuple[ast.Call, ast.stmt]] | Obstacle:
         """The steps whose gradients a node reads, each with the statement of its block before which they must be true."""
         tree = self._facts.tree
         near: list[tuple[_Made, ast.stmt]] = []
         for item in made:
-            _, block, place = tree.place(tree.statement(item[0]))
-            at = next((index for index, statement in enumerate(block) if tree.is_within(node, statement)), place)
-            sent = [index for index, statement in enumerate(block) for call in cycle.sources[item[0]] if tree.is_within(call, statement)]
-            sends = any(tree.is_within(call, statement) for statement in block[place:at] for call in loop.backwards)
-            if max(sent, default=-1) < at != place and not sends:
-                near.append((item, block[min(at, place)]))
+            for standing in dict.fromkeys((tree.statement(item[0]), self._facts.cycles.standing(loop, item[0]))):
+                _, block, place = tree.place(standing)
+                at = next((index for index, statement in enumerate(block) if tree.is_within(node, statement)), place)
+                sent = [index for index, part in enumerate(block) for call in cycle.sources[item[0]] if tree.is_within(call, part)]
+                sends = any(tree.is_within(call, statement) for statement in block[place:at] for call in loop.backwards)
+                if max(sent, default=-1) < at != place and not sends:
+                    near.append((item, block[min(at, place)]))
+                    break
         if not near:
             return Obstacle(
                 "gradients-read-elsewhere",
@@ -269,8 +298,8 @@ class Updates:
                 "read or clip gradients right before the step",
             )
         obstacles = [self._out_of_reach(step) or self._foreign_gradients(node, step, optimizers) for (step, _, optimizers), _ in near]
-        if len(near) == 1:
-            return obstacles[0] or [(near[0][0][0], near[0][1])]
+        if len({self._facts.optimizers.name_of(step) for (step, _, _), _ in near}) == 1:
+            return next((item for item in obstacles if item is not None), None) or [(step, statement) for (step, _, _), statement in near]
         read = self._owners_read(node)
         owned = [all_owners(item.owners for item in optimizers) for (_, _, optimizers), _ in near]
         stepped = all_owners(owned)

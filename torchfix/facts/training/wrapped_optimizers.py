@@ -16,8 +16,9 @@ from torchfix.facts.code.calls import is_constant, receiver
 from torchfix.facts.code.classes import method_of, runs_as_written
 from torchfix.facts.code.instances import Instance, Origin
 from torchfix.facts.code.names import Definition
-from torchfix.facts.code.tree import FUNCTIONS, Function, walk_here
-from torchfix.facts.code.values import Value, is_generator
+from torchfix.facts.code.scopes import parameters
+from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk_here
+from torchfix.facts.code.values import Value, default_of, is_generator
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.gradient_reads import reads_gradients
 from torchfix.facts.training.models import derives
@@ -52,6 +53,24 @@ class WrappedStep:
     def call(self) -> ast.Call:
         """The step."""
         return self.calls[0]
+
+    @cached_property
+    def scaler(self) -> str | None:
+        """The parameter by which the method already takes a scaler, if it is given one: ``if scaler is None: ... else: ...``."""
+        choice = self.facts.tree.parent(self.facts.tree.statement(self.call))
+        tested = _tested_for_none(choice.test) if isinstance(choice, ast.If) and len(self.calls) == 2 else None
+        given = [item for item in parameters(self.method.args) if item.arg == tested and is_constant(default_of(self.method, item), None)]
+        apart = isinstance(choice, ast.If) and [len(choice.body), len(choice.orelse)] == [1, 1]
+        through = {dotted(source) for call in self.calls if (source := receiver(call)) is not None}
+        return tested if given and apart and self.statement is choice and tested in through else None
+
+    @property
+    def statement(self) -> ast.stmt:
+        """The statement of the method that steps, or that chooses how."""
+        tree = self.facts.tree
+        around = [item for item in self.method.body if any(tree.is_within(call, item) for call in self.calls)]
+        inner = tree.statement(self.call)
+        return around[0] if len(around) == 1 and isinstance(around[0], ast.If) and len(self.calls) == 2 else inner
 
     @property
     def optimizer(self) -> ast.expr:
@@ -115,12 +134,30 @@ class WrappedOptimizers:
             return None
         return replace(known[0], optimizers=tuple(dict.fromkeys(made for item in known for made in item.optimizers)))
 
+    def others(self, loop: Training, call: ast.Call) -> list[tuple[Facts, ast.Call]]:
+        """Where else the method is called that a step of a loop runs, as far as that is seen."""
+        wrapped = self.step(call)
+        callers = wrapped.facts.callers_everywhere(wrapped.method) if wrapped is not None else None
+        return [(facts, other) for facts, other in callers or () if other not in loop.steps]
+
     def obstacle(self, loop: Training, call: ast.Call) -> Obstacle | None:
         """What keeps a scaler that a loop hands to a method from taking the step in it."""
         wrapped = self.step(call)
         assert wrapped is not None
-        words = _unlike_a_step(wrapped) or _called_beside(wrapped, loop)
+        words = _unlike_a_step(wrapped) or self._called_beside(wrapped, loop, call)
         return None if words is None else Obstacle("step-elsewhere", words, "call the optimizer's own step in the loop that scales")
+
+    def _called_beside(self, wrapped: WrappedStep, loop: Training, step: ast.Call) -> str | None:
+        """What calls a method in other ways than training does which has nothing to do with this loop."""
+        if wrapped.facts.callers_everywhere(wrapped.method) is None:
+            return f"{wrapped.words}, which steps, may have callers that are not seen"
+        reached = {other for _, other in self._facts.reach.calls(loop.node.body)}
+        for facts, other in self.others(loop, step):
+            unit = next((item for item in facts.loops.all if other in item.steps), None)
+            meets = unit is None or other in reached or any(item in loop.steps for _, item in facts.reach.calls(unit.node.body))
+            if meets:
+                return f"{wrapped.words}, which steps, is also called on line {other.lineno} of {facts.path}"
+        return None
 
 
 def _step_of(made: Value, name: str) -> WrappedStep | None:
@@ -168,15 +205,16 @@ def _optimizers_in(instance: Instance, attribute: str) -> tuple[Optimizer, ...]:
 def _unlike_a_step(wrapped: WrappedStep) -> str | None:
     """What a method does beside one plain step."""
     facts, method, words = wrapped.facts, wrapped.method, wrapped.words
-    statement = facts.tree.statement(wrapped.call)
-    if len(wrapped.calls) > 1:
+    statement, takes = wrapped.statement, wrapped.scaler is not None
+    if len(wrapped.calls) > 1 and not takes:
         return f"{words} steps more than once"
     if method.args.vararg is not None or is_generator(method) or not runs_as_written(Definition(facts, method)):
         return f"{words} is no plain method to which a scaler can be handed"
     before = method.body[: method.body.index(statement)] if statement in method.body else method.body
     if statement not in method.body or any(isinstance(node, _LEAVING) for item in before for node in walk_here(item)):
         return f"{words} steps only under a condition"
-    if not isinstance(statement, ast.Expr) or statement.value is not wrapped.call or wrapped.call.args or wrapped.call.keywords:
+    alone = isinstance(statement, ast.Expr) and statement.value is wrapped.call and not wrapped.call.args and not wrapped.call.keywords
+    if not alone and not takes:
         return f"{words} does more with its step than to take it"
     for item in method.body:
         touches = facts.autograd.used_in([item]) if item is not statement else None
@@ -187,13 +225,10 @@ def _unlike_a_step(wrapped: WrappedStep) -> str | None:
     return None
 
 
-def _called_beside(wrapped: WrappedStep, loop: Training) -> str | None:
-    """Where else a method is called than in a loop that would hand it a scaler."""
-    callers = wrapped.facts.callers_everywhere(wrapped.method)
-    if callers is None:
-        return f"{wrapped.words}, which steps, may have callers that are not seen"
-    other = next(((facts, call) for facts, call in callers if call not in loop.steps), None)
-    return None if other is None else f"{wrapped.words}, which steps, is also called on line {other[1].lineno} of {other[0].path}"
+def _tested_for_none(test: ast.expr) -> str | None:
+    """The variable of which a condition asks whether it is None."""
+    asks = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot)) and is_constant(test.comparators[0], None)
+    return test.left.id if asks and isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) else None
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:

@@ -56,7 +56,7 @@ from torchfix.transform import Effect, Finding, NoOptions, Transform
 
 _MESSAGE = "float32 matrix products leave the GPU's tensor cores idle"
 _BECAUSE = "the program trains on CUDA in float32 and chooses no precision of its own"
-_NOTE = 'Products, those of metrics too, keep 10 bits of mantissa, sums stay float32; take the lines out, or write "highest", for the old digits.'
+_NOTE = 'Products, those of metrics too, keep 10 bits of mantissa, sums stay float32; remove the lines, or write "highest", to undo it.'
 _SWITCHES = ("allow_tf32", "fp32_precision", "set_float32_matmul_precision")
 _WORDS = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32", "set_default_dtype", "set_default_tensor_type")
 _OTHER_TYPES = ("half", "float16", "bfloat16", "double", "float64", "DoubleTensor", "complex64", "complex128", "cfloat", "cdouble")

@@ -413,6 +413,8 @@ def test_a_loop_that_may_leave_gradients_to_another_one_is_held() -> None:
     together = run_on_program(RULE, {**SHARED, "second.py": "import first\n" + accumulated})
     reasons = {note.reason.code for note in together["second.py"].notes if note.reason is not None}
     assert reasons == {"gradients-kept"}
+    turned = run_on_program(RULE, {**SHARED, "first.py": accumulated, "second.py": "import first\n" + OTHER})
+    assert {note.reason.code for note in turned["first.py"].notes if note.reason is not None} == {"gradients-kept"}
 
 
 # What the rewritten programs do ---------------------------------------------------------------------------------------

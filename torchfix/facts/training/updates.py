@@ -132,7 +132,8 @@ class Updates:
         if not step.shared or step.wrapped is None or all(self._facts.tree.block(item) is loop.node.body for item in cycle.closing):
             return None
         for facts, call in self._facts.wrapped_optimizers.others(loop, step.call):
-            if self._facts in facts.program.files or facts in self._facts.program.files:
+            files = {file.path for file in self._facts.program.files}, {file.path for file in facts.program.files}
+            if facts.path in files[0] or self._facts.path in files[1]:
                 return Obstacle(
                     "gradients-kept",
                     f"gradients may be left over for {step.wrapped.words}, which line {call.lineno} of {facts.path} also calls",

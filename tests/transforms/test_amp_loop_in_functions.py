@@ -267,6 +267,9 @@ def test_a_function_in_another_file_is_called_under_autocast() -> None:
         pytest.param("    x = library.augment(x)\n", id="code out of sight"),
         pytest.param("    x = twist(x, y)\n", id="a function of the project that multiplies matrices"),
         pytest.param("    self.out = out\n", id="half precision stays in the object"),
+        pytest.param(
+            "    with torch.no_grad():\n        self.model(x.to(device)).argmax(1)\n", id="the network also runs without gradients"
+        ),
     ],
 )
 def test_a_function_that_does_more_is_not_called_under_autocast(code: str) -> None:

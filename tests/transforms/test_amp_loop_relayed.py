@@ -9,7 +9,7 @@ import pytest
 
 from tests.transforms.amp_runs import run_before_and_after
 from torchfix.result import Outcome
-from torchfix.testing import check_held, check_program, check_transformed, run_transform
+from torchfix.testing import check_held, check_program, check_transformed, run_on_program, run_transform
 
 RULE = "amp-loop"
 HEAD = """\
@@ -258,6 +258,18 @@ def test_the_loop_may_stand_in_another_file() -> None:
         },
     )
     assert note.outcome == "fixed"
+
+
+def test_new_attributes_are_none_that_a_class_above_has() -> None:
+    """Also where that class stands in another file."""
+    base = "class Base:\n    def scale(self, x):\n        return self.scaler(x)\n"
+    text = adversaries(run="").replace("class Adversaries:", "class Adversaries(Base):")
+    texts = {
+        "base.py": base,
+        "gan.py": f"from base import Base\n{text}",
+        "train.py": f"import torch\n\nfrom gan import Adversaries\n\n{RUN}",
+    }
+    assert "self.grad_scaler.step(self.optimizer_G)" in run_on_program(RULE, texts)["gan.py"].after.decode()
 
 
 def test_a_helper_that_sends_the_loss_scales_it() -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchfix.facts.code.classes import lineage
+from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode
 from torchfix.facts.half_precision.forwards import Forward
 from torchfix.facts.half_precision.spelling import Spelling
@@ -81,12 +83,21 @@ class Candidate:
 
     @property
     def files(self) -> tuple[Facts, ...]:
-        """The loop's file, those through which its optimizers come, and those in which they step and where no scaler is known yet."""
+        """The loop's file, those through which its optimizers come, where they step without a scaler, and that share their object."""
         steps = [step for companion in self.companions for step in companion.passes]
         beside = [companion.facts for companion in self.companions]
         wrapped = (step.wrapped for step in self.update.steps if step.wrapped is not None)
         inside = [item.facts for item in wrapped if item.scaler is None]
-        return tuple(dict.fromkeys((self.facts, *beside, *inside, *(facts for step in steps for facts in (step.facts, step.caller)))))
+        passed = (facts for step in steps for facts in (step.facts, step.caller))
+        return tuple(dict.fromkeys((self.facts, *beside, *inside, *passed, *self._sharing())))
+
+    def _sharing(self) -> Iterator[Facts]:
+        """The files of the classes whose objects get the new attributes: those above and below the class that makes them."""
+        for companion in self.companions:
+            owner = companion.facts.tree.method_class(companion.after) if companion.owner else None
+            if owner is not None:
+                yield from (item.facts for item in lineage(Definition(companion.facts, owner)))
+                yield from (item.facts for item in companion.facts.classes.heirs(owner))
 
     def fresh(self, *names: str) -> str:
         """The first of these names that is free in all of the files, also as an attribute where it must be one; else one with a number."""

@@ -22,6 +22,7 @@ from torchfix.facts.half_precision.precision import Reader
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.models import Network
+from torchfix.facts.training.regions import NO_GRAD
 from torchfix.facts.training.updates import Sent, Update
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ class Delegations:
         calls = [node for node in walk(function) if isinstance(node, ast.Call)]
         runs = {call for call in calls if facts.models.run_by(call)}
         nested = any(isinstance(node, (*FUNCTIONS, ast.Lambda)) and node is not function for node in walk(function))
-        if nested or not all(call in runs or self._is_harmless(facts, call) for call in calls):
+        blind = any(facts.regions.under(call, NO_GRAD) for call in runs)  # autocast would keep weights that were cast without gradients
+        if nested or blind or not all(call in runs or self._is_harmless(facts, call) for call in calls):
             return False
         reader = Reader(facts, inside=True)
         reader.block(function.body)

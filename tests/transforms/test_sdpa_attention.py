@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.running import run_on_cpu, run_on_fake_gpu
 from torchfix.testing import check_held, check_noop, check_transformed, run_transform
 
 RULE = "sdpa-attention"
@@ -158,6 +160,9 @@ def test_plain_attention(body: str, given: str) -> None:
         pytest.param("weights-used", "s = q @ k.mT\nprint(s.max())\nreturn s.softmax(-1) @ v", id="scores printed"),
         pytest.param("scores-changed", "s = (q @ k.mT).clamp(-5, 5)\nreturn s.softmax(-1) @ v", id="trap: clamped"),
         pytest.param("softmax-cast", "s = (q @ k.mT).float()\nreturn s.softmax(-1).type_as(q) @ v", id="trap: a softmax in float32"),
+        pytest.param("mask-not-a-fraction", "m = q.sum() > 0\nreturn (q @ k.mT + m).softmax(-1) @ v", id="trap: truths added"),
+        pytest.param("mask-not-a-fraction", "return (q @ k.mT + 0.5).softmax(-1) @ v", id="a number added"),
+        pytest.param("mask-not-a-fraction", "m = torch.ones(5, 5).long()\nreturn (q @ k.mT + m).softmax(-1) @ v", id="wholes added"),
         pytest.param("operands-change", "w = (q @ k.mT).softmax(-1)\nq.zero_()\nreturn w @ v", id="operands written"),
     ],
 )
@@ -303,7 +308,7 @@ def test_a_causal_mask_and_another_are_joined() -> None:
     assert "attn_mask=(~torch.triu(torch.ones(5, 5), diagonal=1).bool()) & (mask != 0)" in after
     assert_alike(before, after, [*operands(), some_mask((2, 1, 1, 5)).long()])
     check_held(RULE, masked(f"{step}\nif mask is not None:\n    {INFINITE}"), "several-masks")
-    check_held(RULE, masked(f"s = s + 1\n{INFINITE}"), "several-masks")
+    check_held(RULE, masked(f"s = s + mask * 0.5\n{INFINITE}"), "several-masks")
 
 
 @pytest.mark.parametrize(
@@ -477,3 +482,30 @@ def test_under_autocast_on_the_cpu() -> None:
         old, new = (computed(text, [*operands(5, 6), mask], "attention") for text in (before, after))
     for one, other in zip(old, new, strict=True):
         torch.testing.assert_close(other.float(), one.float(), atol=0.05, rtol=0.05)
+
+
+PROGRAM = f"""{written(WHOLE)}
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+torch.manual_seed(0)
+model = Attention().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.linspace(-1, 1, 240).view(3, 2, 5, 8):
+    optimizer.zero_grad()
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+        loss = model(x.to(device)).float().pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+print(len(model.state_dict()))
+"""
+
+
+def test_training_runs_as_before(tmp_path: Path) -> None:
+    """On the CPU in float32, and on the pretend GPU under autocast, losses and the keys of the weights stay."""
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(PROGRAM)
+    after.write_text(rewritten(PROGRAM))
+    runs = [(run_on_cpu(before), run_on_cpu(after), 1e-5), (run_on_fake_gpu(before)[0], run_on_fake_gpu(after)[0], 2e-2)]
+    for old, new, tolerance in runs:
+        assert [float(line) for line in new.split()] == pytest.approx([float(line) for line in old.split()], rel=tolerance)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import argument, is_constant, receiver
+from torchfix.facts.code.numbers import Number
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import last_name
 from torchfix.facts.obstacle import Obstacle
@@ -31,6 +32,9 @@ _LAYOUT = Obstacle("einsum-layout", "the einsum lays out its dimensions in a way
 _SEVERAL = Obstacle("several-masks", "several masks are applied, some of them under a condition", "join them into one first")
 _ROWS = Obstacle(
     "masked-rows", "a query whose keys are all masked would give NaN before torch 2.5, where it gave a number", "require torch 2.5"
+)
+_COUNTED = Obstacle(
+    "mask-not-a-fraction", "what is added to the scores is no tensor of fractions, which torch's attention takes", "add such a tensor"
 )
 _SHALLOW = Obstacle(
     "shallow-mask", "the scores are filled with a number that may leave masked keys some weight", 'fill them with float("-inf")'
@@ -59,7 +63,9 @@ def arguments(facts: Facts, attention: Attention) -> Arguments | Obstacle:
             return found
     assert isinstance(operands, tuple) and isinstance(scale, str) and isinstance(masks, Arguments)
     *inputs, behind = operands
-    notes = [*masks.notes, *([_SMALL] if attention.scores.dimensions == 3 else [])]
+    indexes = attention.scores.indexes
+    dimensions = len(indexes[2]) if indexes is not None else attention.scores.dimensions
+    notes = [*masks.notes, *([_SMALL] if dimensions == 3 else [])]
     given = [*inputs, masks.text, _dropout(facts, attention), scale]
     return Arguments(", ".join(item for item in given if item) + ")" + behind, tuple(notes))
 
@@ -246,6 +252,9 @@ def _is_operand(facts: Facts, node: ast.expr, attention: Attention) -> bool:
 def _masks(facts: Facts, attention: Attention) -> Arguments | Obstacle:
     """The argument ``attn_mask=`` or ``is_causal=``."""
     masks = attention.masks
+    added = [mask.operand for mask in masks if mask.fill is None]
+    if any(facts.numbers.of(item) in (Number.TRUTH, Number.WHOLE) or facts.numbers.is_plain(item) for item in added):
+        return _COUNTED
     if not masks:
         return Arguments("", ())
     if len(masks) == 1:

@@ -95,6 +95,13 @@ def apart(given: str = "loss") -> str:
     return f"from steps import compute_loss\n\n{HEAD}{made}for x, y in batches:\n{indent(step, '    ')}"
 
 
+def guarded(code: str, calls: str = "return compute_loss(batches[0])") -> str:
+    """A script that trains behind its main guard, with a function beside it that may call that of the loss."""
+    functions = ONE.replace("self, ", "").replace("self.", "") + f"\n\ndef evaluate(batches):\n    {calls}\n\n\n"
+    made = "model, criterion = Net().to(device), nn.CrossEntropyLoss()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    return f"{HEAD}{functions}if __name__ == '__main__':\n{indent(made, '    ')}{code}"
+
+
 # What is held --------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +164,18 @@ def apart(given: str = "loss") -> str:
                 "return self.fc(x)", "return {'all': self.fc(x)}"
             ),
             id="half precision leaves it in a dictionary",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "may run where no optimizer is made",
+            trainer(ONE, ONE_LOOP, optimizer=f"if train:\n    {OPTIMIZER}    self.fit(batches)\n"),
+            id="the constructor trains as soon as it has an optimizer",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "may run where no optimizer is made",
+            guarded("    for batch in batches:\n" + indent(ONE_LOOP.replace("self.", ""), "        ") + "    evaluate(batches)\n"),
+            id="a function of a script that others may import calls it too",
         ),
         pytest.param(
             "double-backward",
@@ -280,6 +299,14 @@ def test_a_function_that_does_more_is_not_called_under_autocast(code: str) -> No
     )
     result = run_transform(RULE, text)
     assert f"{REGION}\n                loss = self.compute_loss(batch)" not in result.after.decode()
+
+
+def test_a_script_reads_the_switch_behind_its_main_guard() -> None:
+    """Where nothing else calls the function."""
+    loop = "    for batch in batches:\n" + indent(ONE_LOOP.replace("self.", ""), "        ")
+    after = run_transform(RULE, guarded(loop, calls="pass")).after.decode()
+    assert f"lr=0.1)\n{indent(SET_UP, '    ')}    for batch" in after
+    assert f"    note(x)\n    {REGION}\n".replace("self.", "") in after
 
 
 def test_a_method_that_evaluates_too_is_told() -> None:

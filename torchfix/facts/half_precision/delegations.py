@@ -87,7 +87,9 @@ class Delegations:
                 return _out_of_reach(self._facts, function, f"cannot read what is made beside the optimizer on line {line}")
             if self._runs_before(function, companion):
                 return _out_of_reach(self._facts, function, f"may run before the optimizer is made on line {line}")
-        return (replace(companion, after=self._front(companion)),)
+            if not self._runs_with(function, companion, update):
+                return _out_of_reach(self._facts, function, f"may run where no optimizer is made on line {line}")
+        return (companion if companion.home[1] is None else replace(companion, after=self._front(companion)),)
 
     # Which functions ------------------------------------------------------------------------------------------
 
@@ -228,6 +230,21 @@ class Delegations:
             inherited = above.facts.reach.calls(above.node.body)
             runs |= {id(item) for facts, call in inherited for _, item in called(facts, call)}
         return id(function) in runs
+
+    def _runs_with(self, function: Function, companion: Companion, update: Update) -> bool:
+        """Whether a function only runs where what stands beside a companion is bound, though the companion's statement may not run.
+
+        A constructor can bind it behind that statement, if nothing in it trains yet; a script's block, such as its main
+        guard, must call the function itself.
+        """
+        top = self._front(companion)
+        if top is companion.after:
+            return True
+        if companion.home[1] is None:
+            calls = self._facts.callers_everywhere(function)
+            return calls is not None and all(caller is self._facts and caller.tree.is_within(call, top) for caller, call in calls)
+        started = {run for facts, call in self._facts.reach.calls([top]) for _, run in called(facts, call)}
+        return not started & {function, update.loop.function} and not self._facts.tree.is_within(update.loop.node, top)
 
     def _front(self, companion: Companion) -> ast.stmt:
         """The statement of a constructor's own block, or of the module's, in which a companion is made."""

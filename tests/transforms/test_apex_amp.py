@@ -219,7 +219,8 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
         pytest.param(
             "gradients-read-elsewhere",
             program(
-                "for part in x.split(2):\n    loss = model(part).sum()\n    with amp.scale_loss(loss, optimizer) as s:\n        s.backward()\n"
+                "for part in x.split(2):\n    loss = model(part).sum()\n"
+                "    with amp.scale_loss(loss, optimizer) as s:\n        s.backward()\n"
                 "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()\noptimizer.zero_grad()\n"
             ),
             id="clipped with each part of a batch",
@@ -906,6 +907,21 @@ RUNS = [
     pytest.param(STEP, INITIALIZE, id="plain"),
     pytest.param(GUARDED, GUARDED_SET_UP, id="switched on"),
     pytest.param(GUARDED, GUARDED_SET_UP.replace("True", "False"), id="switched off"),
+    pytest.param(
+        GUARDED.replace("else:", "    nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.5)\nelse:").replace(
+            "    loss.backward()", "    loss.backward()\n    nn.utils.clip_grad_norm_(model.parameters(), 0.5)"
+        ),
+        GUARDED_SET_UP,
+        id="clipped in branches",
+    ),
+    pytest.param(
+        "other.zero_grad()\nfirst = criterion(critic(x), y)\n"
+        "with amp.scale_loss(first, other) as scaled_loss:\n    scaled_loss.backward()\n"
+        f"other.step()\n{STEP}print(repr(first.item()))\n",
+        "critic = Net().to(device)\nother = torch.optim.Adam(critic.parameters())\n"
+        "(model, critic), (optimizer, other) = amp.initialize((model, critic), (optimizer, other))\n",
+        id="two in turn",
+    ),
     pytest.param(STEP.replace("optimizer.step()", CLIP), INITIALIZE, id="clipped"),
     pytest.param(
         "loss = criterion(model(x), y) / 2\nwith amp.scale_loss(loss, optimizer) as scaled_loss:\n    scaled_loss.backward()\n"

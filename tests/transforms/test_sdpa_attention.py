@@ -104,6 +104,11 @@ y = att @ v"""
             ),
             id="the fallback of torch's own",
         ),
+        pytest.param(
+            "from torch.nn.functional import scaled_dot_product_attention, softmax\n\n\ndef f(q, k, v, new):\n"
+            "    return scaled_dot_product_attention(q, k, v) if new else softmax(q @ k.mT, dim=-1) @ v\n",
+            id="the fallback of a bare name",
+        ),
     ],
 )
 def test_leaves_what_is_no_attention(text: str) -> None:

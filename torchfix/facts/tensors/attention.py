@@ -128,7 +128,7 @@ def _calls(facts: Facts) -> list[ast.Call]:
 def _is_fallback(facts: Facts, call: ast.Call) -> bool:
     """Whether the code around has torch's attention already, and this one for where that is missing."""
     function = facts.tree.function(call)
-    return function is not None and any(facts.tree.is_within(use, function) for use in facts.tree.attributes.get(_SDPA, ()))
+    return function is not None and any(facts.tree.is_within(use, function) for use in facts.tree.calls.get(_SDPA, ()))
 
 
 def _operand(facts: Facts, call: ast.Call) -> tuple[ast.expr, int] | None:

@@ -174,6 +174,12 @@ def guarded(code: str, calls: str = "return compute_loss(batches[0])") -> str:
         pytest.param(
             "forward-elsewhere",
             "may run where no optimizer is made",
+            trainer(ONE, ONE_LOOP) + "\n\nclass Other(Trainer):\n    def __init__(self):\n        self.model = Net()\n",
+            id="a class below is made without it",
+        ),
+        pytest.param(
+            "forward-elsewhere",
+            "may run where no optimizer is made",
             guarded("    for batch in batches:\n" + indent(ONE_LOOP.replace("self.", ""), "        ") + "    evaluate(batches)\n"),
             id="a function of a script that others may import calls it too",
         ),
@@ -275,6 +281,13 @@ def test_a_function_in_another_file_is_called_under_autocast() -> None:
     after = after.replace("    loss.backward()", "    scaler.scale(loss).backward()")
     after = after.replace(call, f"    {region}\n    {call}")
     check_program(RULE, {"steps.py": function, "train.py": apart()}, {"steps.py": function, "train.py": after})
+
+
+def test_a_method_that_a_class_below_may_write_anew_is_not_called_under_autocast() -> None:
+    """That version is not read; the one that is gets a region of its own."""
+    text = trainer(WHOLE, ONE_LOOP) + "\n\nclass Other(Trainer):\n    def compute_loss(self, batch):\n        return library.loss(batch)\n"
+    after = run_transform(RULE, text).after.decode()
+    assert f"x, y = batch\n        {REGION}\n            return self.criterion" in after
 
 
 @pytest.mark.parametrize(

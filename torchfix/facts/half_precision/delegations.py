@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import called
-from torchfix.facts.code.classes import behind
+from torchfix.facts.code.classes import behind, super_call
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk, walk_here
 from torchfix.facts.half_precision.autocast import Treatment, is_operation, treatment
@@ -152,7 +152,9 @@ class Delegations:
     def _is_whole(self, facts: Facts, function: Function) -> bool:
         """Whether all that a function does can be done under autocast: no half precision leaves the network and the losses of torch."""
         suspended = isinstance(function, ast.AsyncFunctionDef) or any(isinstance(node, _SUSPENDING) for node in walk(function))
-        if suspended or function.decorator_list or _backward_in(facts, function, ()) is not None:
+        owner = facts.tree.class_of(function)
+        replaced = owner is not None and bool(facts.classes.heirs(owner))  # what a class below may write anew is not read here
+        if suspended or replaced or function.decorator_list or _backward_in(facts, function, ()) is not None:
             return False
         calls = [node for node in walk(function) if isinstance(node, ast.Call)]
         runs = {call for call in calls if facts.models.run_by(call)}
@@ -237,6 +239,9 @@ class Delegations:
         A constructor can bind it behind that statement, if nothing in it trains yet; a script's block, such as its main
         guard, must call the function itself.
         """
+        owner = self._facts.tree.method_class(companion.after)
+        if owner is not None and not all(map(_makes_what_is_above, self._facts.classes.heirs(owner))):
+            return False
         top = self._front(companion)
         if top is companion.after:
             return True
@@ -251,6 +256,13 @@ class Delegations:
         tree, home = self._facts.tree, companion.home[1]
         body = home.body if home is not None else tree.module.body
         return next(item for item in body if tree.is_within(companion.after, item))
+
+
+def _makes_what_is_above(heir: Definition) -> bool:
+    """Whether a class's own constructor, if it has one, runs that of the class above it."""
+    assert isinstance(heir.node, ast.ClassDef)
+    own = [item for item in heir.node.body if isinstance(item, FUNCTIONS) and item.name == "__init__"]
+    return not own or super_call(own[-1]) is not None
 
 
 def _executed(statements: Iterable[ast.stmt]) -> list[ast.stmt]:

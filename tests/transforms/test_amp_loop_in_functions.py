@@ -172,8 +172,8 @@ def guarded(code: str, calls: str = "return compute_loss(batches[0])") -> str:
             id="the constructor trains as soon as it has an optimizer",
         ),
         pytest.param(
-            "forward-elsewhere",
-            "may run where no optimizer is made",
+            "optimizer-elsewhere",
+            "Other (line 37 of train.py) would inherit the training, but not make the scaler",
             trainer(ONE, ONE_LOOP) + "\n\nclass Other(Trainer):\n    def __init__(self):\n        self.model = Net()\n",
             id="a class below is made without it",
         ),

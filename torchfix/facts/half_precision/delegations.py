@@ -75,8 +75,9 @@ class Delegations:
     def beside(self, update: Update, forward: Forward, companions: tuple[Companion, ...]) -> tuple[Companion, ...] | Obstacle:
         """Where a scaler can be made so that the functions that run the networks, or send backward, read what is bound there."""
         functions = dict.fromkeys((*(item for item, _ in forward.within), *(relay.function for relay in update.loop.relays)))
-        if not functions:
-            return companions
+        apart = next(filter(None, map(_made_apart, companions)), None)
+        if not functions or apart is not None:
+            return apart or companions
         if len(companions) > 1:
             function = next(iter(functions))
             return _out_of_reach(self._facts, function, "cannot read what is made beside the optimizer, which is made in several places")
@@ -239,9 +240,6 @@ class Delegations:
         A constructor can bind it behind that statement, if nothing in it trains yet; a script's block, such as its main
         guard, must call the function itself.
         """
-        owner = self._facts.tree.method_class(companion.after)
-        if owner is not None and not all(map(_makes_what_is_above, self._facts.classes.heirs(owner))):
-            return False
         top = self._front(companion)
         if top is companion.after:
             return True
@@ -258,11 +256,19 @@ class Delegations:
         return next(item for item in body if tree.is_within(companion.after, item))
 
 
-def _makes_what_is_above(heir: Definition) -> bool:
-    """Whether a class's own constructor, if it has one, runs that of the class above it."""
-    assert isinstance(heir.node, ast.ClassDef)
-    own = [item for item in heir.node.body if isinstance(item, FUNCTIONS) and item.name == "__init__"]
-    return not own or super_call(own[-1]) is not None
+def _made_apart(companion: Companion) -> Obstacle | None:
+    """A class below the one that makes a companion in its constructor, whose own constructor does not run that."""
+    home, owner = companion.home[1], companion.facts.tree.method_class(companion.after) if companion.owner else None
+    for heir in companion.facts.classes.heirs(owner) if owner is not None and home is not None and home.name == "__init__" else ():
+        assert isinstance(heir.node, ast.ClassDef)
+        own = [item for item in heir.node.body if isinstance(item, FUNCTIONS) and item.name == "__init__"]
+        if own and super_call(own[-1]) is None:
+            return Obstacle(
+                "optimizer-elsewhere",
+                f"{heir.node.name} (line {heir.node.lineno} of {heir.facts.path}) would inherit the training, but not make the scaler",
+                "call super().__init__() in its constructor",
+            )
+    return None
 
 
 def _executed(statements: Iterable[ast.stmt]) -> list[ast.stmt]:

@@ -74,6 +74,7 @@ from torchfix.facts import Facts
 from torchfix.facts.code.tree import Function
 from torchfix.facts.half_precision.candidates import Candidate
 from torchfix.facts.half_precision.cautions import cautions
+from torchfix.facts.half_precision.conversions import conversion
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
@@ -212,9 +213,9 @@ class _Rewrite:
         """Autocast around the forward pass, and a scaled loss behind it."""
         forward, facts = self.candidate.forward, self.candidate.facts
         yield from (Wrap(first, last, self.header(first)) for part in forward.all for first, last in part.regions)
-        for item in (item for part in forward.all for item in part.restored):
+        for regions, item in ((part.regions, item) for part in forward.all for item in part.restored):
             if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
-                yield InsertAfter(facts.tree.statement(item), f"{item.id} = {item.id}.float()")
+                yield InsertAfter(*conversion(facts, regions, item))
             else:
                 yield Replace(item, "$half.float()", {"half": item})
         for sent in self.candidate.update.sent:

@@ -80,6 +80,7 @@ from torchfix.facts.half_precision.apex_imports import plain, serves_amp, shorte
 from torchfix.facts.half_precision.apex_migration import Migration, migration_of, returns_as_named
 from torchfix.facts.half_precision.apex_training import Piece, ScaledTraining, Step, written
 from torchfix.facts.half_precision.apex_twins import Twin, twins_of
+from torchfix.facts.half_precision.conversions import conversion
 from torchfix.facts.obstacle import Obstacle
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform
 
@@ -258,7 +259,7 @@ class _Rewrite:
             yield Wrap(first, last, self.migration.header(training))
         for item in training.restored:
             if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
-                yield InsertAfter(training.facts.tree.statement(item), f"{item.id} = {item.id}.float()")
+                yield InsertAfter(*conversion(training.facts, training.regions, item))
             else:
                 yield Replace(item, "$half.float()", {"half": item})
 

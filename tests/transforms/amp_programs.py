@@ -990,6 +990,35 @@ for x, _ in batches:
     model.optimize_parameters()
     print(repr(model.loss_D.item()), repr(model.loss_G.item()))
 """
+TUPLE_OF_OUTPUTS = """\
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.size = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+
+    def forward(self, x):
+        h = self.body(x).relu()
+        return self.head(h), self.size(h), x.sum(1) > 0, len(x)
+
+
+class Both(nn.Module):
+    def forward(self, y, output):
+        logits, size, mask, count = output
+        return F.cross_entropy(logits, y), (size.squeeze(1) * mask).abs().sum() / count
+
+
+model, criterion = Two().to(device), Both()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+for x, y in batches:
+    optimizer.zero_grad()
+    output = model(x.to(device))
+    losses = criterion(y.to(device), output)
+    loss = losses[0] + losses[1]
+    loss.backward()
+    optimizer.step()
+    print(loss.item(), output[0].detach().cpu().numpy().dtype)
+"""
+
 LOSS_WITH_ITS_NUMBER = """\
 def measure(out, y):
     loss = F.cross_entropy(out, y)
@@ -1030,6 +1059,7 @@ PROGRAMS = {
     "B a loss function of the project": _script(LOSS_BY_HAND),
     "B a loss class of the project": _script(LOSS_CLASS),
     "B a loss with its number": _script(LOSS_WITH_ITS_NUMBER),
+    "B a tuple of outputs": _script(TUPLE_OF_OUTPUTS, start=""),
     "B a loss of three outputs": _script(VARIATIONAL, start=""),
     "C accumulated": _script(ACCUMULATED, "scale backward scale backward step update"),
     "C accumulated and clipped": _script(ACCUMULATED_AND_CLIPPED, f"{'scale backward ' * 3}unscale clip step update"),

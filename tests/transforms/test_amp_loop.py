@@ -808,8 +808,8 @@ def test_results_that_are_unpacked_are_converted_by_their_names() -> None:
         """
         with autocast:
             out, extra = model(x)
-            extra = extra.float()
             loss = criterion(out, y)
+        extra = extra.float()
         loss = loss + (extra.abs() ** 2).sum()
         scaler.scale(loss).backward()
         scaler.step(optimizer)

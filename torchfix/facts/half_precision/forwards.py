@@ -32,7 +32,7 @@ class Forward:
         regions: the first and last statement of each stretch, in text order; no backward pass, step or zero_grad is
             in one.
         restored: what must be converted back to float32: calls by their results, and names behind the statement that
-            unpacks a result into them.
+            unpacks a result into them or gives them a tuple.
         inline: the backward passes whose loss is computed in their own statement, and belongs under autocast too.
         networks: the networks that run.
         old: a variable that stems from what one of them gave without gradients outside the loop, None where there is none.
@@ -528,7 +528,9 @@ class _Split:
                 found = [item for item in restored if isinstance(item, (ast.Call, ast.Name))]
                 return reader, tuple(sorted(found, key=lambda item: (item.lineno, item.col_offset)))
             for source in sorted(new, key=lambda item: (item.lineno, item.col_offset)):
-                use = source if self._can_restore(source, reader.made.get(source, FULL)) else self._given(reader.places.get(source), reader)
+                reading = reader.made.get(source, FULL)
+                use = source if self._can_restore(source, reading) else self._tuple_of(source, reading)
+                use = use or self._given(reader.places.get(source), reader)
                 if use is None or use in restored:
                     return self._escape(reader, source)
                 restored |= {use}
@@ -540,6 +542,12 @@ class _Split:
             assigned = isinstance(parent, (ast.Tuple, ast.List)) and isinstance(self.facts.tree.parent(parent), ast.Assign)
             return assigned and (reading.tensor or self._name_used_as_tensor(source))
         return isinstance(source, ast.Call) and (reading.tensor or self._used_as_tensor(source))
+
+    def _tuple_of(self, source: ast.expr, reading: Reading) -> ast.Name | None:
+        """The name that an assignment gives to a tuple, whose elements can be converted one by one behind it."""
+        parent = self.facts.tree.parent(source)
+        target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
+        return target if isinstance(target, ast.Name) and reading.is_tuple and isinstance(source, ast.Call) else None
 
     def _read_afterwards(self, reader: Reader) -> None:
         """What a loop leaves behind and code around it reads."""

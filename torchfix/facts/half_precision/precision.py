@@ -37,17 +37,24 @@ class Reading:
     Args:
         sources: the expressions that may have made it half precision; none of them means float32, or no tensor at all.
         tensor: whether it surely is one tensor.
-        parts: what is known of its elements, for a tuple.
+        parts: what is known of its elements, for a tuple or list of a known length.
+        is_tuple: whether it surely is a tuple.
     """
 
     sources: frozenset[ast.expr] = frozenset()
     tensor: bool = False
     parts: tuple[Reading, ...] | None = None
+    is_tuple: bool = False
 
     def named(self, source: ast.expr) -> Reading:
         """The same value with one expression to answer for all of its half precision."""
         parts = None if self.parts is None else tuple(part.named(source) for part in self.parts)
-        return Reading(frozenset([source]) if self.sources else frozenset(), self.tensor, parts)
+        return Reading(frozenset([source]) if self.sources else frozenset(), self.tensor, parts, self.is_tuple)
+
+    def restored(self) -> Reading:
+        """The same value once all that is half precision in it was converted back."""
+        parts = None if self.parts is None else tuple(part.restored() for part in self.parts)
+        return Reading(frozenset(), self.tensor, parts, self.is_tuple)
 
 
 FULL = Reading()
@@ -66,7 +73,7 @@ def join(readings: Iterable[Reading]) -> Reading:
     parts = None
     if len(lengths) == 1 and None not in lengths:
         parts = tuple(join(column) for column in zip(*(item.parts or () for item in found)))
-    return Reading(sources, all(item.tensor for item in found), parts)
+    return Reading(sources, all(item.tensor for item in found), parts, all(item.is_tuple for item in found))
 
 
 class Precision:
@@ -304,7 +311,7 @@ class Reader:
     def bind(self, target: ast.expr, reading: Reading) -> None:
         """Give a target its value."""
         if isinstance(target, ast.Name):
-            self.values[target.id] = reading
+            self.values[target.id] = reading.restored() if target in self.restored else reading
         elif isinstance(target, (ast.Tuple, ast.List)):
             for index, element in enumerate(target.elts):
                 known = reading.parts is not None and len(reading.parts) == len(target.elts)
@@ -373,7 +380,7 @@ class Reader:
             return FULL if isinstance(node.op, ast.Not) else Reading(inner.sources, inner.tensor)
         if isinstance(node, (ast.Tuple, ast.List)):
             parts = tuple(self.value(item) for item in node.elts)
-            return Reading(join(parts).sources, False, parts)
+            return Reading(join(parts).sources, False, parts, isinstance(node, ast.Tuple))
         if isinstance(node, ast.IfExp):
             self.value(node.test)
             return join([self.value(node.body), self.value(node.orelse)])

@@ -666,6 +666,14 @@ def test_value_over_several_lines_has_the_file_s_line_ends() -> None:
     assert edited(source, [SetArgument(call(source, "f"), "k", "[1,\n   2]")]) == "x = f(a, k=[1,\r\n   2])\r\n"
 
 
+def test_code_with_parts_of_the_file_itself_has_its_line_ends_once() -> None:
+    """A template that quotes the file brings the file's line breaks along."""
+    source = SourceFile("train.py", "save({\r\n    'a': 1,\r\n})\r\n")
+    call = source.tree.body[0].value  # type: ignore[attr-defined]
+    edit = Replace(call.args[0], "{\r\n    'a': 1,\n    'b': 2,\r\n}")
+    assert edited(source, [edit]) == "save({\r\n    'a': 1,\r\n    'b': 2,\r\n})\r\n"
+
+
 def test_f73_page_breaks_and_tabs_stay() -> None:
     """Page breaks are kept and inserted lines copy the tabs."""
     source = SourceFile("train.py", "import torch\n\x0c\ndef f(n):\n\tif n:\n\t\treturn torch.zeros(n).cuda()\n\treturn None\n")

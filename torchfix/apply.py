@@ -111,7 +111,7 @@ class _Writer:
         edits = self._at.get(node, [])
         for edit in edits:
             if isinstance(edit, Replace):
-                return self._fitted(node, self._filled(edit, edit.code.replace("\n", self._source.newline)))
+                return self._fitted(node, self._filled(edit, edit.code.replace("\r\n", "\n").replace("\n", self._source.newline)))
         from torchfix import segments  # LibCST is slow to import
 
         draft = self._inner(node)

@@ -255,7 +255,8 @@ def test_a_network_that_is_a_sparse_layer_itself_is_found() -> None:
         pytest.param("h = torch.histc(x, 4)", "no-half-form", id="a histogram"),
         pytest.param("self.mean.lerp_(x.detach().mean(0), 0.1)", "one-dtype", id="a moving mean by interpolation"),
         pytest.param("x = torch.lerp(x, y, 0.5)", "one-dtype", id="an interpolation"),
-        pytest.param("i = torch.bucketize(x, self.edges)", "one-dtype", id="a search in edges"),
+        pytest.param("i = torch.bucketize(x, self.edges)", None, id="a search in edges, which takes both"),
+        pytest.param("assert torch.allclose(x, y)", "one-dtype", id="a comparison within a tolerance"),
         pytest.param("d = torch.distributions.MultivariateNormal(x, x)", "linear-algebra", id="a distribution that factorises"),
     ],
 )

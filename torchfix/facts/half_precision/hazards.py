@@ -32,7 +32,7 @@ _LINEAR_ALGEBRA = frozenset(
 _SPECTRAL = frozenset("stft istft fft ifft rfft irfft complex polar view_as_complex view_as_real".split())
 # Those of the other functions that raise on CUDA for half precision, and those that do for tensors of different precision.
 _NO_HALF_FORM = frozenset("gammainc gammaincc histc histogram histogramdd igamma igammac nanquantile nextafter quantile zeta".split())
-_SAME_DTYPE = frozenset("allclose bucketize isclose lerp lerp_ searchsorted".split())
+_SAME_DTYPE = frozenset("allclose isclose lerp lerp_".split())
 _WIDE = frozenset(
     [
         "torch.float64",

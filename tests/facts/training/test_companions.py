@@ -180,6 +180,39 @@ def test_objects_of_other_origin_have_no_place_for_a_companion(text: str, use: s
     assert found.code == "optimizer-elsewhere"
 
 
+def test_another_name_of_an_object_has_the_companion_of_the_object() -> None:
+    """Where a method calls its object's optimizer by a shorter name, the companion is not made anew by each call of the method."""
+    text = "class T:\n    def __init__(self):\n        self.o = make()\n\n    def epoch(self):\n        o = self.o\n        o.step()\n"
+    found = companion(facts_of(text), "o", 1)
+    assert (found.owner, ast.unparse(found.after)) == ("self.", "self.o = make()")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_beside"),
+    [
+        pytest.param("def f():\n    o = make()\n    o.step()\n\n\ndef make():\n    return SGD(w)\n", True, id="a function makes it"),
+        pytest.param("def f():\n    all = [SGD(w)]\n    o = all[0]\n    o.step()\n", True, id="made in the same function"),
+        pytest.param("all = [SGD(w)]\no = all[0]\no.step()\n", True, id="a module runs once"),
+        pytest.param("def f(all):\n    o = all[0]\n    o.step()\n\n\nmany = [SGD(w)]\nf(many)\n", False, id="taken out of a list"),
+        pytest.param("def f(all):\n    o = all['a']\n    o.step()\n\n\nf({'a': SGD(w)})\n", False, id="taken out of a dictionary"),
+        pytest.param("def f(all):\n    o, s = all\n    o.step()\n\n\nf((SGD(w), None))\n", False, id="taken apart"),
+        pytest.param("all = [SGD(w)]\nfor e in n:\n    o = all[0]\n    o.step()\n", False, id="taken again for each round"),
+        pytest.param(
+            "class T:\n    def __init__(self):\n        self.many = [SGD(w)]\n\n"
+            "    def epoch(self):\n        o = self.many[0]\n        o.step()\n",
+            False,
+            id="taken out of the object",
+        ),
+    ],
+)
+def test_what_only_hands_on_an_object_is_no_place_for_its_companion(text: str, is_beside: bool) -> None:
+    """It would be made anew whenever the function runs, and forget what it had learned."""
+    facts = facts_of(f"from torch.optim import SGD\n{text}")
+    step = next(call for call in facts.tree.calls["step"])
+    assert isinstance(step.func, ast.Attribute)
+    assert isinstance(facts.companions.of(step.func.value), Obstacle) is not is_beside
+
+
 @pytest.mark.parametrize(
     ("setting", "after"),
     [

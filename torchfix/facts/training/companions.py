@@ -17,7 +17,7 @@ from torchfix.facts.code.calls import is_constant
 from torchfix.facts.code.classes import is_static
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound
-from torchfix.facts.code.tree import FUNCTIONS, Function, dotted
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, dotted
 from torchfix.facts.code.values import is_default, passed
 from torchfix.facts.obstacle import Obstacle
 
@@ -92,8 +92,28 @@ class Companions:
         home = scope.node if isinstance(scope.node, FUNCTIONS) else None
         if not statements or len(statements) != len(bindings) or any(self._facts.tree.function(item) is not home for item in statements):
             return _elsewhere(expression)
+        other = _other_name(statements[0]) if len(statements) == 1 and depth < _DEPTH else None
+        if other is not None:
+            same = self.of(other, depth + 1)
+            if not isinstance(same, Obstacle):
+                return same
         after = self._last(statements)
-        return (Companion(self._facts, after, expression),) if self._is_before(after, expression) else _elsewhere(expression)
+        if not self._is_before(after, expression) or not all(self._is_made_with(expression, item) for item in statements):
+            return _elsewhere(expression)
+        return (Companion(self._facts, after, expression),)
+
+    def _is_made_with(self, expression: ast.expr, statement: ast.stmt) -> bool:
+        """Whether what a variable holds is made each time that the code around a statement runs: the innermost loop, or the function.
+
+        Where it was made before, and is only taken out of something, its companion must not be made anew either.
+        """
+        tree = self._facts.tree
+        around = next((outer for outer in tree.ancestors(statement) if isinstance(outer, (*LOOPS, *FUNCTIONS))), None)
+        if around is None:
+            return True  # a module runs once
+        made = {value.node for value in self._facts.values.of(expression) or () if isinstance(value.node, ast.Call)}
+        apart = {call for call in made if not tree.is_within(call, around)}
+        return not apart or apart <= {call for _, call in self._facts.reach.calls(around.body)}
 
     def _of_attribute(self, expression: ast.Attribute) -> tuple[Companion, ...] | Obstacle:
         """An attribute of the instance, assigned at one place of its class; None, which may hold its place until then, is nothing."""
@@ -252,6 +272,13 @@ def _root(expression: ast.expr) -> ast.Name | None:
     while isinstance(expression, ast.Attribute):
         expression = expression.value
     return expression if isinstance(expression, ast.Name) else None
+
+
+def _other_name(statement: ast.stmt) -> ast.Name | ast.Attribute | None:
+    """What a statement only gives another name."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
+        return None
+    return statement.value if isinstance(statement.value, (ast.Name, ast.Attribute)) else None
 
 
 def _elsewhere(expression: ast.expr) -> Obstacle:

@@ -1010,6 +1010,15 @@ def test_data_parallel_gets_float16_only() -> None:
     assert any("DataParallel" in words for words in run_transform(RULE, program(model="nn.DataParallel(Net()).to(device)")).notes[0].notes)
 
 
+def test_data_parallel_inside_the_network_gets_float16_only() -> None:
+    """Threads that run a part of the network do not see bfloat16 either, and without a scaler small gradients would vanish."""
+    inside = program(network=NETWORK.replace("nn.Sequential(", "nn.DataParallel(nn.Sequential(").replace("3))", "3)))"))
+    outside = program(model="Net().to(device)\nmodel.layers = nn.DataParallel(model.layers)")
+    for text in (inside, outside):
+        assert "DataParallel" in text
+        assert "bfloat16" not in after_of(text)
+
+
 @pytest.mark.parametrize(
     ("torch", "region", "scaler"),
     [

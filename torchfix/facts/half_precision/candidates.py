@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from torchfix.facts.training.loops import Training
 
 
+# What runs a network in several threads, which do not know the precision that autocast was asked for.
+_THREADS = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel")
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A loop of which everything is known that a change to mixed precision needs.
@@ -47,8 +51,9 @@ class Candidate:
 
     @property
     def parallel(self) -> bool:
-        """Whether DataParallel may run the network."""
-        return any("DataParallel" in network.wrappers for network in self.forward.networks)
+        """Whether DataParallel may run the network or a part of it, which the network's code or a script may have wrapped."""
+        files = self.facts.program.holding("DataParallel", "data_parallel")
+        return any(next(facts.calls.to(*_THREADS), None) is not None for facts in files)
 
     def in_precision(self, dtype: str) -> Candidate | Obstacle:
         """The same loop, or why it cannot be computed in that precision (``auto``, ``bfloat16``, ``float16``)."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+
+import pytest
+
 from tests.facts.reading import facts_of
 from torchfix.facts.half_precision.candidates import Candidate
 from torchfix.facts.obstacle import Obstacle
@@ -46,6 +50,49 @@ def test_a_loop_that_trains_through_a_function_answers_for_it() -> None:
     assert isinstance(found, Candidate)
     assert isinstance(found.loop, TrainingStep)
     assert node.lineno == 15
+
+
+LEARNER = """\
+import torch
+from torch import nn
+
+
+class Learner:
+    def __init__(self):
+        self.model = nn.Linear(2, 2).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def learn(self, x):
+        self.update(x)
+
+    def update(self, x):
+        self.optimizer.zero_grad()
+        self.model(x.cuda()).sum().backward()
+        self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "knows", "answers"),
+    [
+        pytest.param("update", True, True, id="a loop that calls it"),
+        pytest.param("update", False, False, id="a loop in a file that nobody would read for its loops"),
+        pytest.param("learn", True, False, id="a loop that calls it through another method"),
+        pytest.param("learn", False, False, id="both"),
+    ],
+)
+def test_a_method_answers_for_itself_where_no_loop_can(method: str, knows: bool, answers: bool) -> None:
+    """Either the loop or the method does, never both and never none."""
+    main = f"from train import Learner\n\nlearner = Learner()\nfor x in batches:\n    learner.{method}(x)\n"
+    main += "print(learner.optimizer)\n" if knows else ""
+    facts = facts_of(LEARNER, modules={"main.py": main})
+    other = facts.project.file("main.py")
+    assert other is not None
+    found = [list(item.candidates.all) for item in (facts, other)]
+    ((node, candidate),) = found[answers]
+    assert isinstance(candidate, Candidate)
+    assert isinstance(node, ast.For) is answers
+    assert not found[not answers]
 
 
 def test_a_loop_that_sends_backward_through_a_function_that_may_not_has_a_reason() -> None:

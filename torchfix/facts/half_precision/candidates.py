@@ -115,6 +115,11 @@ def _is_free(facts: Facts, name: str, owned: bool) -> bool:
     return facts.names.is_free(name) and not (owned and name in facts.tree.attributes)
 
 
+def _speaks_of_training(facts: Facts) -> bool:
+    """Whether a file holds the words of which one stands wherever something trains; no rule reads the others for their loops."""
+    return "backward" in facts.source.text or "optim" in facts.source.text
+
+
 class Candidates:
     """Questions about mixed precision in one file."""
 
@@ -137,7 +142,7 @@ class Candidates:
             if target is not None and target.types != {"cpu"} and not facts.loops.scales(loop):
                 yield loop.node, self._read(loop, target)
         yield from self._called_from_afar()
-        for node, part in facts.loops.indirect.items():
+        for node, part in facts.loops.indirect.items() if _speaks_of_training(facts) else ():
             if node in loops:
                 continue
             steps = facts.loops.steps_of(node)
@@ -152,14 +157,31 @@ class Candidates:
                 yield node, facts.loops.elsewhere(node)
 
     def _called_from_afar(self) -> Iterator[tuple[Function, Candidate | Obstacle]]:
-        """The methods that train once for each call, of objects that are not seen where loops call them."""
+        """The functions that train once for each call, where no loop is seen that could answer for them."""
         facts = self._facts
         steps = {step.node: step for step in (*facts.loops.step_functions.values(), *facts.relays.units) if isinstance(step, TrainingStep)}
         for step in steps.values():
-            called = facts.loops.named_calls(step.node) if not facts.callers_everywhere(step.node) else None
-            target = facts.targets.around(step.node) if called and not facts.loops.scales(step) else None
+            afar = facts.loops.named_calls(step.node) if not facts.callers_everywhere(step.node) else self._loops_apart(step)
+            target = facts.targets.around(step.node) if afar and not facts.loops.scales(step) else None
             if target is not None and target.may_be_cuda:
                 yield step.node, facts.loops.beside(step) or self._read(step, target)
+
+    @staticmethod
+    def _loops_apart(step: TrainingStep) -> bool:
+        """Whether loops call a function, directly or through others, and none of them can answer for it.
+
+        That is so where the calls in between hide it, and in files that do not speak of training.
+        """
+        waiting: list[tuple[Facts, Function]] = [(step.facts, step.node)]
+        apart: list[bool] = []
+        for there, function in waiting:  # grows while it is read
+            for caller, call in there.callers_everywhere(function) or ():
+                around, loop = caller.tree.function(call), caller.tree.nearest(call, LOOPS)
+                if loop is not None:
+                    apart.append(not _speaks_of_training(caller) or step not in caller.loops.steps_of(loop))
+                elif around is not None and (caller, around) not in waiting:
+                    waiting.append((caller, around))
+        return bool(apart) and all(apart)
 
     def of_step(self, step: TrainingStep) -> Candidate | Obstacle | None:
         """A function of this file that trains once for each call: what was proved, or what could not be; None off any device."""

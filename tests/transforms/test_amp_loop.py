@@ -229,6 +229,14 @@ if i % 2 == 1:
             STEP.replace("optimizer.step()", "tools.clip(model.parameters())\noptimizer.step()"),
             id="code out of sight",
         ),
+        pytest.param(
+            "gradients-carried",
+            STEP.replace(
+                "optimizer.step()",
+                "for p in model.parameters():\n    kept[p] = kept[p] + p.grad\n    p.grad = p.grad + kept[p]\noptimizer.step()",
+            ),
+            id="gradients are smoothed over the steps",
+        ),
     ],
 )
 def test_holds_updates_of_another_kind(code: str, step: str) -> None:

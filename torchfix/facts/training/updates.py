@@ -12,6 +12,7 @@ from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, walk, walk_here
 from torchfix.facts.half_precision.hazards import GRADIENT_HOOKS
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.carried_gradients import carried_over
 from torchfix.facts.training.collectives import exchanged_by_hand
 from torchfix.facts.training.cycles import LEAVING, Cycle
 from torchfix.facts.training.gradient_reads import CLIPS, reads_gradients
@@ -117,8 +118,9 @@ class Updates:
             return readers
         steps = [self._stepped(loop, step, named, moved, readers.get(step)) for step, named, moved in made]
         left = next((obstacle for step in steps if (obstacle := self._left_over(loop, step, cycle)) is not None), None)
-        if left is not None:
-            return left
+        kept = left or carried_over(loop)
+        if kept is not None:
+            return kept
         sent = [Sent(call, loss, self._facts.tree.statement(call)) for call, loss in loop.sends]
         return Update(loop, tuple(sent), tuple(steps), cycle.closing, tuple(self._counted(loop, cycle.closing)))
 

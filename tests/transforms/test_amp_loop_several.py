@@ -400,6 +400,7 @@ def after_of(text: str) -> str:
             "gradients-kept", TOGETHER.replace("optG.zero_grad()", "if i % 2:\n    optG.zero_grad()"), id="one that is cleared at times"
         ),
         pytest.param("conditional-backward", TOGETHER.replace("netG(x)", "netG(x).detach()"), id="one that the loss does not reach"),
+        pytest.param("conditional-backward", "netG.requires_grad_(i % 2 == 0)\n" + TOGETHER, id="one that is frozen at times"),
         pytest.param("clip-parameters", TOGETHER.replace("clip_grad_norm_(netG", "clip_grad_norm_(net"), id="clipping what is not seen"),
         pytest.param("closure", DCGAN.replace("optG.step()", "optG.step(lambda: errG)"), id="a closure in one of them"),
     ],

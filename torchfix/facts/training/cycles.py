@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.calls import receiver
 from torchfix.facts.code.tree import LOOPS, walk, walk_here
 from torchfix.facts.obstacle import Obstacle
+from torchfix.facts.training.freezing import frozen_at
 from torchfix.facts.training.owners import all_owners
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class Cycles:
                 return _CONDITIONAL
             if closing and len(loop.steps) > 1 and not any(self._reaches(backward, step) for backward in before):
                 return _no_gradients(self._facts.optimizers.stepped_by(step), step)
+            if closing and len(loop.steps) > 1 and (frozen := frozen_at(loop, self._owners(step) or frozenset())) is not None:
+                return _no_gradients(self._facts.optimizers.stepped_by(step), step, f", as line {frozen.lineno} may switch them off")
             sources[step] = taken
         return Cycle(closing, sources)
 
@@ -250,11 +253,11 @@ _CONDITIONAL = Obstacle(
 )
 
 
-def _no_gradients(optimizer: ast.expr | None, step: ast.Call) -> Obstacle:
+def _no_gradients(optimizer: ast.expr | None, step: ast.Call, why: str = "") -> Obstacle:
     words = ast.unparse(optimizer) if optimizer is not None else "an optimizer"
     return Obstacle(
         "conditional-backward",
-        f"{words} may step on line {step.lineno} with no gradients of its own, which a scaler refuses",
+        f"{words} may step on line {step.lineno} with no gradients of its own{why}, which a scaler refuses",
         "step where the loss of its own networks goes backward",
     )
 

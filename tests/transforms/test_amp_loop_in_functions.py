@@ -351,3 +351,52 @@ def test_they_train_as_before(tmp_path: Path) -> None:
     """Bit for bit without CUDA; nearly so in bfloat16 and float16, with every layer in half precision and every step by the scaler."""
     texts = {name: f"{trainer(*parts)}\n\n{RUN}" for name, parts in PROGRAMS.items()}
     run_before_and_after({name: (text, run_transform(RULE, text).after.decode()) for name, text in texts.items()}, tmp_path)
+
+
+TWO_OPTIMIZERS = f"""{HEAD}class Agent:
+    def __init__(self):
+        self.actor = Net().to(device)
+        self.actor_optimizer = torch.optim.SGD(self.actor.parameters(), lr=0.1)
+        self.critic = Net().to(device)
+        self.critic_optimizer = torch.optim.SGD(self.critic.parameters(), lr=0.1)
+
+    def act(self, batches):
+        optimizer = self.actor_optimizer
+        for x, y in batches:
+            loss = F.cross_entropy(self.actor(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(repr(loss.item()))
+
+    def criticize(self, batches):
+        for x, y in batches:
+            loss = F.cross_entropy(self.critic(x.to(device)), y.to(device))
+            self.critic_optimizer.zero_grad()
+            loss.backward()
+            self.critic_optimizer.step()
+            print(repr(loss.item()))
+
+
+torch.manual_seed(3)
+agent = Agent()
+for epoch in range(2):
+    agent.act([(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(3)])
+    agent.criticize([(torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(3)])
+"""
+
+
+def test_the_optimizers_of_an_object_share_a_scaler_that_lives_as_long() -> None:
+    """It is made once, behind the last of them, and not anew where a method gives one of them a shorter name."""
+    result = run_transform(RULE, TWO_OPTIMIZERS)
+    assert result.outcome is Outcome.CHANGED
+    text = result.after.decode()
+    made = "self.critic_optimizer = torch.optim.SGD(self.critic.parameters(), lr=0.1)\n" + OWN_SET_UP
+    assert indent(made, "        ") in text
+    assert text.count("GradScaler(") == 1
+    assert "self.scaler.step(optimizer)\n" in text
+
+
+def test_they_train_as_before_and_keep_its_scale(tmp_path: Path) -> None:
+    """Bit for bit on the CPU, and close to float32 in half precision."""
+    run_before_and_after({"two": (TWO_OPTIMIZERS, run_transform(RULE, TWO_OPTIMIZERS).after.decode())}, tmp_path)

@@ -214,6 +214,28 @@ def test_what_only_hands_on_an_object_is_no_place_for_its_companion(text: str, i
 
 
 @pytest.mark.parametrize(
+    ("between", "after"),
+    [
+        pytest.param("n = 3", "b", id="made next to it"),
+        pytest.param("n = other()", "b", id="another function is called"),
+        pytest.param("train()", "a", id="the loop runs in between"),
+        pytest.param("other(); a.load_state_dict(saved)", "a", id="a state is loaded in between"),
+        pytest.param("save(a.state_dict())", "a", id="a state is saved in between"),
+    ],
+)
+def test_one_companion_serves_all_optimizers_that_are_made_next_to_each_other(between: str, after: str) -> None:
+    """Behind the last of them, unless it is needed before."""
+    made = f"a = SGD(w)\n{between}\nb = SGD(v)\n"
+    functions = "def other():\n    pass\n\n\ndef train():\n    for x in n:\n        loss(x)\n        a.step()\n\n\n"
+    facts = facts_of(f"from torch.optim import SGD\n\n\n{functions}{made}train()\n")
+    (step,) = facts.tree.calls["step"]
+    assert isinstance(step.func, ast.Attribute)
+    (own,) = facts.companions.of(step.func.value)  # type: ignore[misc]
+    shared = facts.companions.shared(own, facts.tree.nearest(step, ast.For), facts)
+    assert ast.unparse(shared.after).startswith(f"{after} =")
+
+
+@pytest.mark.parametrize(
     ("setting", "after"),
     [
         pytest.param("self.o = None\n        self.o = make()", "self.o = make()", id="none until then"),

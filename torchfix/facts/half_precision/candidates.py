@@ -216,9 +216,10 @@ class Candidates:
         companions = self._companions(update)
         if isinstance(companions, Obstacle):
             return companions
-        companions = facts.delegations.beside(update, forward, companions)
-        if isinstance(companions, Obstacle):
-            return companions
+        beside = facts.delegations.beside(update, forward, companions)
+        if isinstance(beside, Obstacle):
+            return beside
+        companions = tuple(item.facts.companions.shared(item, loop.node, facts) for item in beside) if beside is companions else beside
         return facts.hazards.chosen() or Candidate(facts, loop, target, update, forward, companions)
 
     def _companions(self, update: Update) -> tuple[Companion, ...] | Obstacle:

@@ -17,7 +17,7 @@ from torchfix.facts.code.calls import is_constant
 from torchfix.facts.code.classes import is_static
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound
-from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, dotted
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, dotted, last_name
 from torchfix.facts.code.values import is_default, passed
 from torchfix.facts.obstacle import Obstacle
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 _DEPTH = 4  # functions through which an object is handed on
+_STATES = {"state_dict", "load_state_dict"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,32 @@ class Companions:
         if not self._is_before(after, expression) or not all(self._is_made_with(expression, item) for item in statements):
             return _elsewhere(expression)
         return (Companion(self._facts, after, expression),)
+
+    def shared(self, companion: Companion, loop: ast.AST, within: Facts) -> Companion:
+        """The same companion behind the optimizers that are made next to its own, so that one of a name serves them all.
+
+        Nothing in between may need it: the loop, the calls that hand it on, or states that are saved and loaded.
+
+        Args:
+            companion: one of this file.
+            loop: the code that uses it.
+            within: the file of that code.
+        """
+        facts, tree = self._facts, self._facts.tree
+        _, block, index = tree.place(companion.after)
+        made = [place for place in range(index + 1, len(block)) if self._makes_optimizer(block[place])]
+        handed = {call for step in companion.passes for call in step.calls}
+        for place in range(index + 1, made[-1] + 1) if made else ():
+            reached = list(facts.reach.calls([block[place]]))
+            runs = any(call in handed or (there is within and there.tree.is_within(call, loop)) for there, call in reached)
+            if runs or (facts is within and tree.is_within(loop, block[place])) or _STATES & {last_name(call.func) for _, call in reached}:
+                made = [item for item in made if item < place]
+                break
+        return replace(companion, after=block[made[-1]]) if made else companion
+
+    def _makes_optimizer(self, statement: ast.stmt) -> bool:
+        made = statement.value if isinstance(statement, ast.Assign) else None
+        return isinstance(made, ast.Call) and bool(self._facts.optimizers.of(made))
 
     def _is_made_with(self, expression: ast.expr, statement: ast.stmt) -> bool:
         """Whether what a variable holds is made each time that the code around a statement runs: the innermost loop, or the function.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent, indent
 
 from tests.facts.reading import facts_of
-from torchfix.facts.half_precision.forwards import Forward
+from torchfix.facts.half_precision.stretches import Forward
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.updates import Update
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.classes import lineage
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode
-from torchfix.facts.half_precision.forwards import Forward
 from torchfix.facts.half_precision.spelling import Spelling
+from torchfix.facts.half_precision.stretches import Forward
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.loops import TrainingStep
@@ -177,7 +177,7 @@ class Candidates:
         for there, function in waiting:  # grows while it is read
             for caller, call in there.callers_everywhere(function) or ():
                 around, loop = caller.tree.function(call), caller.tree.nearest(call, LOOPS)
-                if loop is not None:
+                if isinstance(loop, LOOPS):
                     apart.append(not _speaks_of_training(caller) or step not in caller.loops.steps_of(loop))
                 elif around is not None and (caller, around) not in waiting:
                     waiting.append((caller, around))

@@ -17,8 +17,8 @@ from torchfix.facts.code.classes import behind, super_call
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk, walk_here
 from torchfix.facts.half_precision.autocast import Treatment, is_operation, treatment
-from torchfix.facts.half_precision.forwards import Feeding, Forward
 from torchfix.facts.half_precision.precision import Reader
+from torchfix.facts.half_precision.stretches import Feeding, Forward
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion
 from torchfix.facts.training.models import Network

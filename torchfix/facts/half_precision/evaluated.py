@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import LOOPS, Function, LoopNode, last_name, walk
 from torchfix.facts.half_precision.autocast import is_operation
-from torchfix.facts.half_precision.forwards import takes_tensor, used_as_tensor
 from torchfix.facts.half_precision.precision import FULL, MUTATORS, Reader
+from torchfix.facts.half_precision.tensor_uses import takes_tensor, used_as_tensor
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.loops import Kind
 from torchfix.facts.training.models import Network

@@ -75,11 +75,11 @@ from torchfix.edits import (
     by_file,
 )
 from torchfix.facts import Facts
-from torchfix.facts.half_precision.apex import Use, amp_uses, imports_of
-from torchfix.facts.half_precision.apex_imports import plain, serves_amp, shortened, unneeded
-from torchfix.facts.half_precision.apex_migration import Migration, migration_of, returns_as_named
-from torchfix.facts.half_precision.apex_training import Piece, ScaledTraining, Step, written
-from torchfix.facts.half_precision.apex_twins import Twin, twins_of
+from torchfix.facts.apex.imports import plain, serves_amp, shortened, unneeded
+from torchfix.facts.apex.migration import Migration, migration_of, returns_as_named
+from torchfix.facts.apex.training import Piece, ScaledTraining, Step, written
+from torchfix.facts.apex.twins import Twin, twins_of
+from torchfix.facts.apex.uses import Use, amp_uses, imports_of
 from torchfix.facts.half_precision.conversions import conversion
 from torchfix.facts.obstacle import Obstacle
 from torchfix.transform import Effect, Finding, Held, NoOptions, Transform

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.facts.reading import facts_of
-from torchfix.facts.half_precision.apex import amp_uses
-from torchfix.facts.half_precision.apex_states import SavedStates, states_of
+from torchfix.facts.apex.states import SavedStates, states_of
+from torchfix.facts.apex.uses import amp_uses
 from torchfix.facts.obstacle import Obstacle
 
 HEAD = "from apex import amp\nm, o = amp.initialize(m, o)\n"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchfix.facts.apex.uses import Use
 from torchfix.facts.code.tree import dotted, walk
-from torchfix.facts.half_precision.apex import Use
 from torchfix.facts.obstacle import Obstacle
 
 if TYPE_CHECKING:

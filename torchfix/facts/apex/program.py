@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchfix.facts.half_precision.apex import Use, amp_uses
+from torchfix.facts.apex.uses import Use, amp_uses
 from torchfix.facts.obstacle import Obstacle
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import ast
 import pytest
 
 from tests.facts.reading import facts_of
-from torchfix.facts.half_precision.apex import uses_of
-from torchfix.facts.half_precision.apex_training import trainings_of
+from torchfix.facts.apex.training import trainings_of
+from torchfix.facts.apex.uses import uses_of
 from torchfix.facts.obstacle import Obstacle
 
 BRANCHES = """\

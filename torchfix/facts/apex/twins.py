@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchfix.facts.apex.uses import Use, uses_of
 from torchfix.facts.code.calls import argument, has_stars, is_constant, keyword
-from torchfix.facts.half_precision.apex import Use, uses_of
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.facts.reading import facts_of
-from torchfix.facts.half_precision.apex_program import sharing
+from torchfix.facts.apex.program import sharing
 from torchfix.facts.obstacle import Obstacle
 
 START = "from apex import amp\nimport engine\namp.initialize(m, o)\n"

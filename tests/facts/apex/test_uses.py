@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.facts.reading import facts_of
-from torchfix.facts.half_precision.apex import Request, request_of, uses_of
+from torchfix.facts.apex.uses import Request, request_of, uses_of
 from torchfix.facts.obstacle import Obstacle
 
 

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from tests.facts.reading import facts_of
-from torchfix.facts.half_precision.apex_imports import plain, shortened, unneeded
+from torchfix.facts.apex.imports import plain, shortened, unneeded
 
 
 @pytest.mark.parametrize(

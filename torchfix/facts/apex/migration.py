@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchfix.facts.apex.imports import complaint, registration
+from torchfix.facts.apex.program import sharing
+from torchfix.facts.apex.states import SavedStates, states_of
+from torchfix.facts.apex.training import ScaledTraining, trainings_of
+from torchfix.facts.apex.uses import Request, Use, amp_uses, brings_apex, request_of
 from torchfix.facts.code.calls import argument
 from torchfix.facts.code.tree import dotted
-from torchfix.facts.half_precision.apex import Request, Use, amp_uses, brings_apex, request_of
-from torchfix.facts.half_precision.apex_imports import complaint, registration
-from torchfix.facts.half_precision.apex_program import sharing
-from torchfix.facts.half_precision.apex_states import SavedStates, states_of
-from torchfix.facts.half_precision.apex_training import ScaledTraining, trainings_of
 from torchfix.facts.half_precision.spelling import Spelling
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.companions import Companion, Pass

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torchfix.facts.apex.uses import AMP, Use, amp_uses, imports_of, uses_of
 from torchfix.facts.code.calls import has_stars
 from torchfix.facts.code.tree import walk
-from torchfix.facts.half_precision.apex import AMP, Use, amp_uses, imports_of, uses_of
 from torchfix.facts.half_precision.autocast import Treatment, treatment
 
 if TYPE_CHECKING:

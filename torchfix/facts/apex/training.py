@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from torchfix.facts.apex.regions import regions_of
+from torchfix.facts.apex.uses import Use, brings_apex
 from torchfix.facts.code.calls import argument, keyword, receiver
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
-from torchfix.facts.half_precision.apex import Use, brings_apex
-from torchfix.facts.half_precision.apex_regions import regions_of
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.cycles import LEAVING
 from torchfix.facts.training.gradient_reads import reads_gradients

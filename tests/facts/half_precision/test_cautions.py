@@ -79,3 +79,26 @@ def test_dataparallel_is_told_of() -> None:
     assert any(
         "DataParallel" in sentence for sentence in told(TEXT.replace("nn.Linear(2, 2).cuda()", "nn.DataParallel(nn.Linear(2, 2).cuda())"))
     )
+
+
+def _within(head: str) -> str:
+    """The script's training below a line of its own."""
+    start = TEXT.index("model = ")
+    return TEXT[:start] + head + "\n" + "".join(f"    {line}\n" for line in TEXT[start:].splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(_within("def fit():") + "\n\nfit()\n", [], id="in a function that runs once"),
+        pytest.param(_within("for fold in range(5):"), ["made anew with the optimizer on line 16"], id="in a loop"),
+        pytest.param(
+            _within("def fit():") + "\n\nfor epoch in range(5):\n    fit()\n", ["made anew"], id="in a function that a loop calls"
+        ),
+    ],
+)
+def test_a_scaler_that_is_made_several_times_is_told(text: str, words: list[str]) -> None:
+    """Its scale starts over with each."""
+    rest = [item for item in told(text) if not item.startswith(SWITCH)]
+    assert len(rest) == len(words)
+    assert all(word in item for word, item in zip(words, rest))

@@ -27,6 +27,7 @@ scheduler = torch.optim.lr_scheduler.StepLR(opt, 1)
         pytest.param("net.load_state_dict(s)", [], id="of the network"),
         pytest.param("scheduler.load_state_dict(s)", [], id="of a schedule"),
         pytest.param("other.load_state_dict(s)", [], id="of another optimizer"),
+        pytest.param("s = opt.state_dict()\nopt.load_state_dict(s)", [], id="taken from it before"),
         pytest.param("opt.load_state_dict(s)", ["s"], id="a variable"),
         pytest.param("opt.load_state_dict(c['opt'])", ["c['opt']"], id="out of a dictionary"),
         pytest.param("opt.load_state_dict(torch.load(p))", [None], id="without a name"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.calls import receiver
-from torchfix.facts.code.tree import walk
+from torchfix.facts.code.tree import last_name, walk
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -51,11 +51,18 @@ def restores(facts: Facts, optimizer: Optimizer) -> Iterator[Restored]:
     for other in facts.program.holding("load_state_dict"):
         for call in other.calls.methods("load_state_dict"):
             source = receiver(call)
-            if source is None or other.models.is_module(source) or _is_something_else(other, source):
+            if source is None or other.models.is_module(source) or _is_something_else(other, source) or _is_of_this_run(other, call):
                 continue
             found = other.optimizers.of(source)
             if found is None or optimizer in found:
                 yield Restored(other, call, source)
+
+
+def _is_of_this_run(facts: Facts, call: ast.Call) -> bool:
+    """Whether a state was just taken from an optimizer of the same run, as to change its learning rate: it has its settings."""
+    values = facts.values.of(call.args[0]) or () if call.args else ()
+    taken = [receiver(value.node) for value in values if isinstance(value.node, ast.Call) and last_name(value.node.func) == "state_dict"]
+    return bool(values) and len(taken) == len(values) and all(item is not None and facts.optimizers.of(item) for item in taken)
 
 
 def _is_something_else(facts: Facts, source: ast.expr) -> bool:

@@ -25,8 +25,8 @@ SMALLEST_HALF = 5.97e-8  # the smallest number above zero that float16 holds is 
 _FILLS = frozenset("masked_fill fill full_like new_full index_fill where clamp clip clamp_min clamp_max".split())
 _FILLS_IN_PLACE = ("add_", "sub_")
 _BOUNDS = frozenset("clamp clip clamp_min maximum max".split())
-_LOGARITHMS = frozenset("log log2 log10 log1p".split())
-_ALIKE = frozenset(
+LOGARITHMS = frozenset("log log2 log10 log1p".split())
+ALIKE = frozenset(
     "clamp clip clamp_min clamp_max view reshape squeeze unsqueeze max min maximum minimum mul add sub div float to clone detach".split()
 )
 # Writes by index, with the place of what they write among a method's arguments. Autocast widens the functions
@@ -74,7 +74,7 @@ def in_call(facts: Facts, call: ast.Call, sigmoids: frozenset[str]) -> str | Non
         return "tiny-epsilon"
     if name in _INDEX_WRITES and not _keeps_dtype(facts, call, torch):
         return "index-write"
-    if name in _LOGARITHMS and works_on is not None and _is_sigmoid(facts, works_on, sigmoids):
+    if name in LOGARITHMS and works_on is not None and _is_sigmoid(facts, works_on, sigmoids):
         return "log-of-sigmoid"
     if plain == "square" and not is_full(facts, works_on) and _is_reduced(facts, call):
         return "square-by-hand"
@@ -307,7 +307,7 @@ def _is_sigmoid(facts: Facts, node: ast.expr, names: frozenset[str]) -> bool:
             return not is_full(facts, works_on)
         if any(item.library == "torch.nn.Sigmoid" for item in facts.models.of(node.func) or ()):
             return not is_full(facts, node.args[0] if node.args else None)
-        return name in _ALIKE and works_on is not None and _is_sigmoid(facts, works_on, names)
+        return name in ALIKE and works_on is not None and _is_sigmoid(facts, works_on, names)
     return isinstance(node, ast.Name) and node.id in names
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from torchfix.facts.code.calls import is_constant
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, last_name, walk, walk_here
-from torchfix.facts.half_precision import foreign_code, formulas
+from torchfix.facts.half_precision import foreign_code, formulas, logarithms
 from torchfix.facts.half_precision.autocast import BANNED
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.models import Network
@@ -222,19 +222,22 @@ class Hazards:
     def in_losses(self, calls: Iterable[ast.Call], definitions: Iterable[Definition]) -> Obstacle | None:
         """What a loss does that neither autocast nor a scaler allows, wherever it is computed.
 
-        That is the binary cross entropy of probabilities, gradients taken by hand, and precision of its own.
+        That is the binary cross entropy of probabilities and their logarithm by hand, gradients taken by hand, and precision of its own.
 
         Args:
             calls: what this file calls on the way to the loss.
             definitions: the functions and classes of the project among what it calls.
         """
-        given = list(definitions)
+        own, given = list(calls), list(definitions)
         reached = [item for definition in given for item in definition.facts.models.hidden_classes(definition)]
-        listed = [(self._facts, call) for call in calls]
+        listed = [(self._facts, call) for call in own]
         listed += [(item.facts, node) for item in reached for node in walk(item.node) if isinstance(node, ast.Call)]
         for facts, call in listed:
             if _is_banned(facts, call) or (facts.calls.meaning(call) or "").rpartition(".")[2] in BANNED:
                 return _obstacle(facts, call, "bce-loss")
+        rounded = logarithms.of_rounded(self._facts, own, reached)
+        if rounded is not None:
+            return _obstacle(*rounded, "log-of-sigmoid")
         classes = [item for item in reached if isinstance(item.node, ast.ClassDef)]
         for item in _running([item for item in given if isinstance(item.node, FUNCTIONS)], classes, frozenset()):
             for node in walk(item.node):

@@ -355,7 +355,7 @@ class _Search:
             for value in returns(forward):
                 self.take(definition.facts, value, path)
             calls = calls_of(makers(definition), own_attributes(definition))
-        elif not path and isinstance(made, ast.Call) and _ends_in_sigmoid(network, made):
+        elif not path and isinstance(made, ast.Call) and ends_in_sigmoid(network, made):
             self.layers[made] = (network.value.facts, made)
             calls = calls_of([(network.value.facts, made)])
         else:
@@ -452,7 +452,7 @@ def _written_by_function(facts: Facts, node: ast.expr) -> bool:
     return False
 
 
-def _ends_in_sigmoid(network: Network, call: ast.Call) -> bool:
+def ends_in_sigmoid(network: Network, call: ast.Call) -> bool:
     """Whether a network is an ``nn.Sequential`` that is written out and has a sigmoid as its last layer."""
     if network.library != "torch.nn.Sequential" or len(call.args) < 2 or call.keywords:
         return False

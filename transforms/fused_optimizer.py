@@ -123,7 +123,7 @@ _RESTORED = Held(
 )
 _READ_LATE = Held(
     "read-behind-step",
-    "gradients are read behind the step of a scaler, and a fused step leaves the scaler's factor in them",
+    "gradients may be read behind or inside the step of a scaler, and a fused step leaves the scaler's factor in them",
     "call scaler.unscale_(optimizer) in front of the step first",
 )
 
@@ -198,10 +198,16 @@ def _read_late(training: Training) -> Held | None:
     """Why the factor of a scaler, that there is or will be, may be in gradients when they are read."""
     facts, last = training.facts, max(step.lineno for step in training.steps)
     late = any(getattr(node, "lineno", 0) > last and reads_gradients(facts, node) for node in training.nodes())
-    if not late or "unscale_" in facts.tree.calls:
+    if not (late or _is_watched(facts)) or "unscale_" in facts.tree.calls:
         return None
     found = dict(facts.candidates.all).get(training.node) if isinstance(training.node, LOOPS) else None
     return _READ_LATE if facts.loops.scales(training) or isinstance(found, Candidate) else None
+
+
+def _is_watched(facts: Facts) -> bool:
+    """Whether code of the program's own runs in an optimizer's step, where the scaler's factor would be in the gradients."""
+    replaced = (use for use in facts.tree.attributes.get("step", ()) if isinstance(use.ctx, ast.Store))
+    return "register_step_pre_hook" in facts.tree.calls or any(facts.optimizers.of(use.value) for use in replaced)
 
 
 def _late(facts: Facts, call: ast.Call) -> Held | None:

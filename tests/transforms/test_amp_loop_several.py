@@ -23,6 +23,8 @@ REGION = 'with torch.autocast("cuda", dtype=amp_dtype, enabled=use_amp):'
 def script(step: str, set_up: str = "") -> str:
     """A script with two networks and an optimizer for each, which prints its losses and the weights with every digit."""
     return f"""\
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -165,6 +167,28 @@ scaler.unscale_(optG)
 torch.nn.utils.clip_grad_norm_(netG.parameters(), 1.0)
 scaler.unscale_(optD)
 torch.nn.utils.clip_grad_norm_(netD.parameters(), 1.0)
+scaler.step(optG)
+scaler.step(optD)
+scaler.update()
+"""
+AT_ONCE = """\
+optG.zero_grad()
+optD.zero_grad()
+total = F.mse_loss(netD(netG(x)), ones)
+total.backward()
+torch.nn.utils.clip_grad_norm_(itertools.chain(netG.parameters(), netD.parameters()), 1.0)
+optG.step()
+optD.step()
+"""
+AT_ONCE_AFTER = """\
+optG.zero_grad()
+optD.zero_grad()
+with autocast:
+    total = F.mse_loss(netD(netG(x)), ones)
+scaler.scale(total).backward()
+scaler.unscale_(optG)
+scaler.unscale_(optD)
+torch.nn.utils.clip_grad_norm_(itertools.chain(netG.parameters(), netD.parameters()), 1.0)
 scaler.step(optG)
 scaler.step(optD)
 scaler.update()
@@ -367,6 +391,7 @@ SHAPES = {
     "generator every second step": (EVERY_SECOND, EVERY_SECOND_AFTER),
     "alternating": (ALTERNATING, ALTERNATING_AFTER),
     "one loss for two": (TOGETHER, TOGETHER_AFTER),
+    "both clipped at once": (AT_ONCE, AT_ONCE_AFTER),
     "accumulating for two": (ACCUMULATING, ACCUMULATING_AFTER),
     "two losses for one": (TWO_LOSSES, TWO_LOSSES_AFTER),
     "one steps in a loop of its own": (TWICE, TWICE_AFTER),

@@ -121,6 +121,13 @@ def test_leaves_optimizers_that_are_or_cannot_be_fused(text: str, torch: tuple[i
             id="gradients read behind a step that mixed precision may scale",
         ),
         pytest.param(
+            "read-behind-step",
+            SCALED.replace("for x", "optimizer.register_step_pre_hook(show)\nfor x"),
+            None,
+            id="a hook in the step of a scaler",
+        ),
+        pytest.param("read-behind-step", SCALED.replace("for x", "optimizer.step = logged\nfor x"), None, id="a step that is replaced"),
+        pytest.param(
             "device-not-seen", SCRIPT.replace("nn.Linear(8, 2).to(device)", "nn.Linear(8, 2)"), None, id="a network that stays on the host"
         ),
         pytest.param("parameters-not-seen", SCRIPT.replace("model.parameters(), lr", "weights, lr"), None, id="parameters out of sight"),

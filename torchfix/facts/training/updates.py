@@ -336,7 +336,7 @@ class Updates:
         if called(facts, node) is not None or node in cycle.sources or last_name(node.func) == "unscale_":
             return None
         meaning = facts.calls.meaning(node) or ""
-        if meaning.startswith(("torch.", "builtins.")):
+        if meaning.startswith(("torch.", "builtins.", "itertools.")):
             return None
         given = [*node.args, *(item.value for item in node.keywords)]
         for inner in (inner for item in given for inner in walk(item)):

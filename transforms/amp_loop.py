@@ -263,9 +263,10 @@ class _Rewrite:
         key = states.free_key("scaler", "grad_scaler", "amp_scaler")
         if key is None:
             return
-        for saved in states.saved(companion.variable, companion.after):
+        kept = list(states.saved(companion.variable, companion.after))
+        for saved in kept:
             yield companion.facts.path, Replace(saved.dictionary, saved.with_entry(key, f"{made}.state_dict()"), saved.parts)
-        for loaded in states.loaded(companion.variable, companion.after):
+        for loaded in states.loaded(companion.variable, companion.after) if kept else ():
             code = f'if {loaded.name}.get("{key}"):\n    {made}.load_state_dict({loaded.name}["{key}"])'
             yield companion.facts.path, InsertAfter(loaded.statement, code)
 

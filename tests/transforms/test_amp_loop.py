@@ -1309,6 +1309,15 @@ def test_the_scalers_state_joins_the_optimizers() -> None:
     assert result.notes[0].risk == "behavior"
 
 
+def test_a_state_that_cannot_be_saved_is_not_loaded_either() -> None:
+    """Nothing would ever be there to load, and the user is told what a resumed run goes without."""
+    text = program(set_up=CHECKPOINT) + 'torch.save(dict(model=model.state_dict(), optimizer=optimizer.state_dict()), "last.pt")\n'
+    result = run_transform(RULE, text)
+    assert "scaler.load_state_dict" not in result.after.decode()
+    assert result.notes[0].effects == ("numerics",)
+    assert any("resumed" in words for words in result.notes[0].notes)
+
+
 def test_a_dictionary_keeps_its_own_layout() -> None:
     """One entry a line stays one entry a line."""
     text = program() + "torch.save({\n    'optimizer': optimizer.state_dict(),\n    'epoch': 1,\n}, 'last.pt')\n"

@@ -146,6 +146,28 @@ def test_an_attribute_of_the_instance_has_its_companion_there() -> None:
 
 
 @pytest.mark.parametrize(
+    ("member", "listed"),
+    [
+        pytest.param("def all(self):\n        return vars(self)", True, id="all of them"),
+        pytest.param("def all(self):\n        return dict(self.__dict__)", True, id="all of the dictionary"),
+        pytest.param("__slots__ = ('o',)", True, id="slots"),
+        pytest.param("def __setattr__(self, name, value):\n        check(name)", True, id="each is looked at"),
+        pytest.param("def one(self, name):\n        return self.__dict__[name]", False, id="one of them"),
+        pytest.param("def set(self, **given):\n        self.__dict__.update(given)", False, id="some are set"),
+        pytest.param("def other(self, args):\n        return vars(args)", False, id="those of another object"),
+    ],
+)
+def test_an_object_whose_attributes_are_listed_gets_no_new_one(member: str, listed: bool) -> None:
+    """It would be refused, or saved and printed with the others; also where the class above says so."""
+    for bases in ("class B:\n    pass\n\n\nclass T(B):", f"class B:\n    {member}\n\n\nclass T(B):"):
+        text = f"{bases}\n    def __init__(self):\n        self.o = make()\n\n    def run(self):\n        self.o.step()\n"
+        text += f"\n    {member}\n" if "pass" in bases else ""
+        facts = facts_of(text)
+        found = facts.companions.of(node(facts, "self.o", 1))
+        assert (isinstance(found, Obstacle) and found.code == "attributes-listed") is listed
+
+
+@pytest.mark.parametrize(
     ("text", "use"),
     [
         pytest.param("def f(o):\n    o.step()\n", "o", id="nobody calls"),

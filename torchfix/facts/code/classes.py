@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Bound
-from torchfix.facts.code.tree import FUNCTIONS, Function, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, Function, last_name, walk_here
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -145,6 +145,32 @@ def store_at(facts: Facts, target: ast.expr) -> Store:
     if isinstance(parent, (ast.Assign, ast.AnnAssign)):
         return Store(facts, parent.value, tuple(path))
     return Store(facts, None)
+
+
+def listing(classes: Iterable[Definition]) -> tuple[Facts, ast.AST] | None:
+    """Where classes limit the attributes of their objects, or go through all of them, so that a new one would be refused or found.
+
+    ``__slots__``, ``__setattr__``, ``vars(self)`` and ``self.__dict__``, of which one entry, or a way to set some, is neither.
+    """
+    for definition in classes:
+        facts, owner = definition.facts, definition.node
+        for node in ast.walk(owner) if isinstance(owner, ast.ClassDef) else ():
+            if isinstance(node, ast.Name) and node.id == "__slots__" and facts.tree.parent(facts.tree.statement(node)) is owner:
+                return facts, node
+            if isinstance(node, FUNCTIONS) and node.name == "__setattr__" and facts.tree.class_of(node) is owner:
+                return facts, node
+            if isinstance(node, ast.Call) and last_name(node.func) == "vars" and _is_own(facts, node.args):
+                return facts, node
+            if isinstance(node, ast.Attribute) and node.attr == "__dict__" and _is_own(facts, [node.value]):
+                outer = facts.tree.parent(node)
+                sets = isinstance(outer, ast.Attribute) and outer.attr in ("update", "get", "setdefault")
+                if not sets and not isinstance(outer, (ast.Subscript, ast.Compare)):
+                    return facts, node
+    return None
+
+
+def _is_own(facts: Facts, given: list[ast.expr]) -> bool:
+    return bool(given) and isinstance(given[0], ast.Name) and facts.is_self(given[0])
 
 
 def is_property(definition: Definition) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import is_constant
-from torchfix.facts.code.classes import is_static
+from torchfix.facts.code.classes import is_static, lineage, listing
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.scopes import Binding, Bound
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, dotted, last_name
@@ -161,6 +161,10 @@ class Companions:
         if len(made) != 1 or not isinstance(made[0], ast.Assign):
             return _elsewhere(expression)
         after = made[0]
+        below = facts.classes.heirs(owner) if owner is not None else ()
+        counted = listing((*lineage(Definition(facts, owner)), *below)) if owner is not None else None
+        if counted is not None:
+            return _counted(*counted)
         return (Companion(facts, after, expression, f"{root.id}."),) if self._is_before(after, expression) else _elsewhere(expression)
 
     def _handed(self, expression: ast.Name, binding: Binding, depth: int) -> tuple[Companion, ...] | Obstacle:
@@ -313,4 +317,12 @@ def _elsewhere(expression: ast.expr) -> Obstacle:
         "optimizer-elsewhere",
         f"{ast.unparse(expression)} is made where no scaler can be made beside it and handed to this loop",
         "make the optimizer in the loop's function, or in one that hands it on",
+    )
+
+
+def _counted(facts: Facts, node: ast.AST) -> Obstacle:
+    return Obstacle(
+        "attributes-listed",
+        f"{facts.path}:{getattr(node, 'lineno', 1)} limits the attributes of such objects or goes through all of them, with the new ones",
+        "make the optimizer outside of the object and hand it to the method that trains",
     )

@@ -1471,6 +1471,15 @@ def test_f15_the_switch_is_made_of_the_device_variable() -> None:
     assert 'use_amp = device.type == "cuda"' in after_of(program())
 
 
+def test_names_that_are_set_as_texts_are_not_used() -> None:
+    """What ``setattr`` or ``globals()`` may set is taken too; a text that nothing sets is no name."""
+    read = program(set_up="names = ['scaler', 'use_amp']\n")
+    assert "scaler.step(optimizer)" in after_of(read)
+    after = after_of(read.replace("names =", "globals()['amp_dtype'] = 1\nnames ="))
+    assert "grad_scaler.step(optimizer)" in after
+    assert "dtype=autocast_dtype, enabled=amp_enabled" in after
+
+
 def test_f89_names_that_are_taken_are_not_used() -> None:
     """A scaler is often a scikit-learn object, and a checkpoint may hold it."""
     taken = "scaler = StandardScaler()\nuse_amp = 'yes'\nstate = {'scaler': scaler}\n"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # What runs a network in several threads, which do not know the precision that autocast was asked for.
 _THREADS = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel")
 
+_SETTING = frozenset("setattr globals vars".split())  # what sets names that are given as texts
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -112,7 +114,10 @@ class Candidate:
 
 
 def _is_free(facts: Facts, name: str, owned: bool) -> bool:
-    return facts.names.is_free(name) and not (owned and name in facts.tree.attributes)
+    """Whether a name stands for nothing in a file, nor does a text that may set it: ``setattr(self, "scaler", x)``."""
+    by_text = not _SETTING.isdisjoint(facts.tree.calls) or "__dict__" in facts.tree.attributes
+    quoted = by_text and any(f"{mark}{name}{mark}" in facts.source.text for mark in "\"'")
+    return facts.names.is_free(name) and not (owned and name in facts.tree.attributes) and not quoted
 
 
 def _speaks_of_training(facts: Facts) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from tests.running import run_on_cpu, run_on_fake_gpu, skip_on_cuda_build
 from tests.transforms.test_amp_loop import RULE, SET_UP, STEP, program
 from torchfix.result import Outcome
-from torchfix.testing import check_held, check_transformed, run_transform
+from torchfix.testing import check_held, check_transformed, run_on_program, run_transform
 
 START = "torch.manual_seed(3)"
 LEARN = f"def learn(x, y):\n{indent(STEP, '    ')}    return loss\n"
@@ -181,3 +181,48 @@ def test_the_rewritten_program_trains_alike_on_a_gpu(text: str, capability: str,
     after, _ = run_on_fake_gpu(tmp_path / "after.py", capability=capability)
     assert after != before
     assert [float(line) for line in after.split()] == pytest.approx([float(line) for line in before.split()], rel=0.05, abs=0.05)
+
+
+AGENT_FILE = f"""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+{AGENT}"""
+MAIN_FILE = """\
+import agent
+import torch
+
+
+def play(player, batches):
+    for x, y in batches:
+        player.learn(x, y)
+        {beside}
+
+
+if __name__ == "__main__":
+    play(getattr(agent, "Agent")(torch.device("cuda" if torch.cuda.is_available() else "cpu")), [])
+"""
+
+
+@pytest.mark.parametrize(
+    ("beside", "outcome"),
+    [
+        pytest.param(("pass", "x.sum().backward()"), Outcome.CHANGED, id="in another"),
+        pytest.param(("x.sum().backward()", "pass"), Outcome.CLEAN, id="in its own"),
+    ],
+)
+def test_programs_of_one_project_do_not_disturb_each_other(beside: tuple[str, str], outcome: Outcome) -> None:
+    """Each has a class and a loop of the same names; what goes backward beside a step counts in the step's own program."""
+    texts = {f"{folder}/main.py": MAIN_FILE.format(beside=line) for folder, line in zip(("one", "two"), beside)}
+    texts |= {f"{folder}/agent.py": AGENT_FILE.partition("    def fit")[0] for folder in ("one", "two")}
+    assert run_on_program(RULE, texts)["one/agent.py"].outcome is outcome

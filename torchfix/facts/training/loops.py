@@ -302,7 +302,10 @@ class Loops:
         return None
 
     def named_calls(self, function: Function) -> list[tuple[Facts, ast.Call]] | None:
-        """Every call of a method of this name, unless it is seen to run another; None where the project uses the name in other ways."""
+        """Every call of a method of this name, unless it is seen to run another; None where the project uses the name in other ways.
+
+        Where files that share a program with the method call it, other programs of the project, which call one of their own, do not count.
+        """
         if self._facts.tree.class_of(function) is None or function.name.startswith("__"):
             return None
         files = [self._facts.project.file(path) for path in self._facts.project.holding(function.name)]
@@ -311,7 +314,9 @@ class Loops:
         found = [(facts, call) for (facts, call), (_, use) in zip(calls, uses) if isinstance(call, ast.Call) and call.func is use]
         if len(found) < len(uses) or None in files:
             return None
-        return [item for item in found if not _runs_another(*item, function)]
+        called = [item for item in found if not _runs_another(*item, function)]
+        near = {facts.path for facts in self._facts.program.holding(function.name)}
+        return [item for item in called if item[0].path in near] or called
 
     def _repeats(self, call: ast.Call) -> LoopNode | Function | ast.Module:
         """The outermost loop that repeats a call in its function; where there is none that function, or the module."""

@@ -168,6 +168,7 @@ def test_plain_attention(body: str, given: str) -> None:
         pytest.param("mask-not-a-fraction", "m = q.sum() > 0\nreturn (q @ k.mT + m).softmax(-1) @ v", id="trap: truths added"),
         pytest.param("mask-not-a-fraction", "return (q @ k.mT + 0.5).softmax(-1) @ v", id="a number added"),
         pytest.param("mask-not-a-fraction", "m = torch.ones(5, 5).long()\nreturn (q @ k.mT + m).softmax(-1) @ v", id="wholes added"),
+        pytest.param("mask-not-a-fraction", "i = torch.arange(5)\nreturn (q @ k.mT - i[:, None]).softmax(-1) @ v", id="distances added"),
         pytest.param("operands-change", "w = (q @ k.mT).softmax(-1)\nq.zero_()\nreturn w @ v", id="operands written"),
     ],
 )

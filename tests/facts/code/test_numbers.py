@@ -45,6 +45,8 @@ def number(expression: str, setup: str = "pass") -> Number | None:
         pytest.param("x.to(other)", "pass", id="cast to what is not known"),
         pytest.param("(x == y) + (x > y)", "pass", id="truths added"),
         pytest.param("'text'", "pass", id="no number"),
+        pytest.param("torch.arange(9, dtype=x.dtype)", "pass", id="counted in what is not known"),
+        pytest.param("torch.arange(f(x))", "pass", id="counted up to what is not known"),
     ],
 )
 def test_what_is_not_known(expression: str, setup: str) -> None:
@@ -68,6 +70,8 @@ def test_what_is_not_known(expression: str, setup: str) -> None:
         pytest.param("(x == y).sum()", "pass", Number.WHOLE, id="truths counted"),
         pytest.param("torch.sum(p == y.data)", "_, p = torch.max(x, 1)", Number.WHOLE, id="counted by a function"),
         pytest.param("p", "_, p = x.max(1)", Number.WHOLE, id="indices"),
+        pytest.param("i[None] - i[:, None]", "i = torch.arange(n, device=x.device)", Number.WHOLE, id="counted up"),
+        pytest.param("torch.arange(0, n, 0.5)", "pass", Number.FRACTION, id="counted up in halves"),
         pytest.param("x.topk(5)[1]", "pass", Number.WHOLE, id="indices of a pair"),
         pytest.param("counts(x, y)", "pass", Number.WHOLE, id="the project's count"),
         pytest.param("n * 2", "pass", Number.WHOLE, id="size"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -183,6 +184,8 @@ class Numbers:
                 return frozenset({kind})
         if operand is None or (name == "to" and not self._is_copy(call)):
             return None
+        if name == "arange" and dtype is None:
+            return functools.reduce(lambda one, other: _joined(one, other, ast.Add()), (self._of(item, ()) for item in call.args))
         if name in ("stack", "cat"):
             return self._of(operand, (0,))
         if name not in _ALIKE and name != "to":

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from tests.facts.reading import facts_of, node
-from torchfix.facts.half_precision.precision import FULL, FULL_TENSOR, Reader, Reading, join
+from torchfix.facts.half_precision.precision import FULL, FULL_TENSOR, Reader, Reading, join, named
 
 NETWORK = """
 import torch
@@ -132,3 +132,8 @@ def test_joining_readings_keeps_what_all_of_them_have() -> None:
     assert not join([half, FULL]).tensor
     assert join([]) == FULL
     assert join([Reading(parts=(FULL, FULL)), Reading(parts=(FULL,))]).parts is None
+
+
+def test_a_value_is_told_by_its_name_or_as_what_a_call_returns() -> None:
+    """The name of a part of a tuple is no function."""
+    assert [named(ast.parse(text, mode="eval").body) for text in ("out", "self.model(x)")] == ["out", "what self.model(x) returns"]

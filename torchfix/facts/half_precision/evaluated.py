@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import LOOPS, Function, LoopNode, last_name, walk
 from torchfix.facts.half_precision.autocast import is_operation
-from torchfix.facts.half_precision.precision import FULL, MUTATORS, Reader
+from torchfix.facts.half_precision.precision import FULL, MUTATORS, Reader, named
 from torchfix.facts.half_precision.tensor_uses import takes_tensor, used_as_tensor
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.loops import Kind
@@ -207,7 +207,7 @@ def _restored(facts: Facts, loop: LoopNode, regions: frozenset[ast.stmt]) -> tup
         for source in new:
             if not (isinstance(source, ast.Call) and (reader.made.get(source, FULL).tensor or _is_used_as_tensor(facts, source))):
                 line = getattr(reader.places.get(source), "lineno", loop.lineno)
-                words = f"what {ast.unparse(source)} returns is half precision, and line {line} uses it where float32 is expected"
+                words = f"{named(source)} is half precision, and line {line} uses it where float32 is expected"
                 return Obstacle("half-escapes", words, "convert the tensors that leave the forward pass with .float()")
         restored |= new
     unknown = next((call for call in reader.opaque if any(facts.tree.is_within(call, item) for item in regions)), None)

@@ -628,3 +628,9 @@ def _names_float32(facts: Facts, call: ast.Call) -> bool:
     return any(
         facts.names.qualified(item) in ("torch.float32", "torch.float") or last_name(item) in ("FloatTensor", "float32") for item in given
     )
+
+
+def named(source: ast.expr) -> str:
+    """How to tell a user of a value: by its name, or as what a call returns."""
+    words = ast.unparse(source)
+    return f"what {words} returns" if isinstance(source, ast.Call) else words

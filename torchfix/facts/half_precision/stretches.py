@@ -13,7 +13,7 @@ from torchfix.facts.code.scopes import parameters
 from torchfix.facts.code.tree import FUNCTIONS, Function, LoopNode, child_blocks, dotted, last_name, walk, walk_here
 from torchfix.facts.code.values import passed
 from torchfix.facts.half_precision.autocast import LOSS_FUNCTIONS, is_operation
-from torchfix.facts.half_precision.precision import FULL, Reader, Reading
+from torchfix.facts.half_precision.precision import FULL, Reader, Reading, named
 from torchfix.facts.half_precision.tensor_uses import function_run, name_is_tensor, result_is_tensor, used_as_tensor
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.models import WRAPPERS, Network
@@ -414,13 +414,12 @@ class Split:
 
     def _escape(self, reader: Reader, source: ast.expr) -> Obstacle:
         place = reader.places.get(source)
-        words = ast.unparse(source)
         if isinstance(place, ast.Call) and place in reader.opaque and self._feeds(self.facts.tree.statement(place)):
             return _unknown_loss(place)
         line = getattr(place, "lineno", 0)
         return Obstacle(
             "half-escapes",
-            f"what {words} returns is half precision, and line {line} uses it where float32 is expected",
+            f"{named(source)} is half precision, and line {line} uses it where float32 is expected",
             "convert the tensors that leave the forward pass with .float()",
         )
 

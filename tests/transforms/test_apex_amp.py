@@ -178,6 +178,17 @@ def test_leaves_what_is_not_apex(text: str, modules: dict[str, str]) -> None:
         pytest.param(
             "conditional-backward", program(STEP.replace("with", "if i:\n  with").replace("    s", "      s")), id="a step without a loss"
         ),
+        pytest.param(
+            "conditional-backward",
+            program(
+                "critic.requires_grad_(i % 2 == 0)\nother.zero_grad()\n"
+                + STEP.replace("model(x)", "model(x) + critic(x)").replace("(loss, optimizer)", "(loss, [optimizer, other])")
+                + "other.step()\n",
+                "critic = Net().to(device)\nother = torch.optim.Adam(critic.parameters())\n"
+                "(model, critic), (optimizer, other) = amp.initialize((model, critic), (optimizer, other))\n",
+            ),
+            id="a network that is frozen at times",
+        ),
         pytest.param("closure", program(STEP.replace("step()", "step(closure)")), id="a closure"),
         pytest.param("apex-form", program(STEP.replace("    scaled_loss.backward()", "    send(scaled_loss)")), id="sent by a function"),
         pytest.param("apex-form", program(STEP + "print(scaled_loss)\n"), id="the scaled loss is used again"),

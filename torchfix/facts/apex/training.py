@@ -19,8 +19,10 @@ from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.cycles import LEAVING
+from torchfix.facts.training.freezing import frozen_at
 from torchfix.facts.training.gradient_reads import reads_gradients
 from torchfix.facts.training.loops import Training
+from torchfix.facts.training.owners import all_owners
 from torchfix.facts.training.updates import Sent, Update
 
 if TYPE_CHECKING:
@@ -338,6 +340,10 @@ class _Reading:
 
     # The scaler's discipline ----------------------------------------------------------------------------------
 
+    def _owners(self, step: ast.Call) -> frozenset[object] | None:
+        """Where the networks were made that a step moves."""
+        return all_owners(item.owners for item in self.facts.optimizers.moved_by(step) or ())
+
     def _closing(self, loop: Training) -> tuple[ast.stmt, ...] | Obstacle:
         """The statements behind which the scaler may choose its next scale: no gradient of the old one waits for its step."""
         tree = self.facts.tree
@@ -364,6 +370,13 @@ class _Reading:
                 "step under the same condition as the backward pass",
             )
         several = len(set().union(*(names for _, names in steps))) > 1
+        frozen = next((place for call in loop.steps if several and (place := frozen_at(loop, self._owners(call))) is not None), None)
+        if frozen is not None:
+            return Obstacle(
+                "conditional-backward",
+                f"line {frozen.lineno} may leave an optimizer without gradients, with which torch's scaler refuses to step",
+                "step where the loss of its own networks goes backward",
+            )
         if waiting or (
             several and any(tree.block(send) is not tree.block(step) for send, one in sends for step, other in steps if one & other)
         ):

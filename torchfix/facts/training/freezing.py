@@ -38,13 +38,13 @@ class Switch:
         return self.value is None or is_constant(self.value, True)
 
 
-def frozen_at(loop: Training, owners: frozenset[object]) -> ast.expr | None:
-    """Where all weights of these networks may be left out of a training loop's backward passes; None if nowhere.
+def frozen_at(loop: Training, owners: frozenset[object] | None) -> ast.expr | None:
+    """Where all weights of these networks may be left out of a training loop's backward passes; None if nowhere, or if none is known.
 
     A loop that itself switches them off and on again, as one that trains two networks in turn, is taken to do so around the
     passes of the other.
     """
-    found = [item for item in _switches(loop.facts) if owners <= item.owners]
+    found = [item for item in _switches(loop.facts) if owners and owners <= item.owners]
     inside = _run_by(loop) if any(not item.is_on for item in found) else frozenset()
     again = any(item.is_on and _is_run(loop, item, inside) for item in found)
     for item in found:

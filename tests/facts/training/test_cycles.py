@@ -199,6 +199,11 @@ def test_a_single_step_closes_where_gradients_are_surely_cleared_for_it(body: st
             "one.zero_grad()\nif i:\n    loss.backward()\none.step()\ntwo.zero_grad()\nsecond.backward()\ntwo.step()",
             id="a step without gradients",
         ),
+        pytest.param(
+            "conditional-backward",
+            "one.zero_grad()\nif not i:\n    loss = torch.zeros(1, requires_grad=True)\nloss.backward()\none.step()",
+            id="a loss that may be a constant",
+        ),
     ],
 )
 def test_what_no_scaler_could_serve_has_a_reason(code: str, body: str) -> None:

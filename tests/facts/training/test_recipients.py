@@ -102,3 +102,46 @@ def test_a_part_of_the_network_that_runs() -> None:
     assert loss is not None
     assert owners
     assert facts.recipients.includes(loss, owners)
+
+
+LOSSES = """
+def pairs(out):
+    if out.sum() > 0:
+        return out.mean()
+    return torch.zeros([], requires_grad=True)
+
+
+class Pairs(nn.Module):
+    def forward(self, out):
+        return out.mean() if out.sum() > 0 else torch.zeros([], requires_grad=True, device=out.device)
+
+
+mined = Pairs()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("loss = a(x).mean()", False, id="of a network"),
+        pytest.param("loss = criterion(a(x), y)", False, id="of a loss of torch"),
+        pytest.param("loss = torch.zeros(1, requires_grad=True)\nloss = loss + a(x).mean()", False, id="a sum that begins so"),
+        pytest.param("loss = torch.zeros(1, requires_grad=False) + a(x).mean()", False, id="that asks for none"),
+        pytest.param("loss = a(x).mean()\nif i:\n    loss = torch.zeros(1, requires_grad=True)", True, id="in a branch"),
+        pytest.param("loss = pairs(a(x))", True, id="of a function without a term"),
+        pytest.param("loss = mined(a(x))", True, id="of a loss class without a term"),
+    ],
+)
+def test_a_loss_may_be_a_constant_that_only_asks_for_gradients(body: str, expected: bool) -> None:
+    """They go nowhere, and a scaler refuses to step without any."""
+    facts = facts_of(f"{HEAD}{LOSSES}{body}\nloss.backward()\n")
+    (sent,) = facts.tree.calls["backward"]
+    loss = receiver(sent)
+    assert loss is not None
+    assert facts.recipients.may_be_none(loss) is expected
+
+
+def test_a_loss_that_may_be_constant_does_not_surely_reach_a_network() -> None:
+    """Though the network took part in it."""
+    body = f"{LOSSES}y = a(x)\nloss = mined(y)"
+    assert not reaches(body)

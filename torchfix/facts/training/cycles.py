@@ -152,9 +152,12 @@ class Cycles:
             before = [backward for backward in taken if self._surely_before(loop, backward, step)]
             if not before:
                 return _CONDITIONAL
+            losses = [receiver(backward) for backward in before]
+            if closing and all(loss is not None and self._facts.recipients.may_be_none(loss) for loss in losses):
+                return _no_gradients(self._facts.optimizers.stepped_by(step), step, ", as the loss may be a constant without a term")
             if closing and len(loop.steps) > 1 and not any(self._reaches(backward, step) for backward in before):
                 return _no_gradients(self._facts.optimizers.stepped_by(step), step)
-            if closing and len(loop.steps) > 1 and (frozen := frozen_at(loop, self._owners(step) or frozenset())) is not None:
+            if closing and len(loop.steps) > 1 and (frozen := frozen_at(loop, self._owners(step))) is not None:
                 return _no_gradients(self._facts.optimizers.stepped_by(step), step, f", as line {frozen.lineno} may switch them off")
             sources[step] = taken
         return Cycle(closing, sources)

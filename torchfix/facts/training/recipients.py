@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.callees import called
-from torchfix.facts.code.calls import receiver
+from torchfix.facts.code.calls import is_constant, keyword, receiver
+from torchfix.facts.code.classes import method_of
 from torchfix.facts.code.scopes import Binding, Bound
-from torchfix.facts.code.tree import COMPREHENSIONS, Function, dotted, last_name, walk_here
-from torchfix.facts.code.values import Value
+from torchfix.facts.code.tree import COMPREHENSIONS, FUNCTIONS, Function, dotted, last_name, walk_here
+from torchfix.facts.code.values import Value, returns
 from torchfix.facts.training.gradients import GRAPHLESS_ATTRIBUTES, GRAPHLESS_FUNCTIONS, GRAPHLESS_METHODS
 from torchfix.facts.training.models import Network
 from torchfix.facts.training.regions import NO_GRAD
@@ -33,6 +34,15 @@ class Recipients:
     def includes(self, loss: ast.expr, owners: frozenset[object]) -> bool:
         """Whether a loss surely sends gradients to one of the networks that were made in these places."""
         return _Search(owners).reach(self._facts, loss)
+
+    def may_be_none(self, loss: ast.expr) -> bool:
+        """Whether a loss may send gradients to nothing: a constant that only asks for them, which losses without a term give."""
+        if isinstance(loss, ast.Name):
+            made = [binding.value for binding in self._facts.flow.reaching(loss) if binding.how is Bound.ASSIGN and not binding.path]
+            return any(value is not None and not isinstance(value, ast.Name) and self.may_be_none(value) for value in made)
+        if not isinstance(loss, ast.Call):
+            return False
+        return _asks_for_gradients(loss) or _gives_constant(self._facts, loss)
 
 
 class _Search:
@@ -78,7 +88,7 @@ class _Search:
     @staticmethod
     def _has_no_graph(facts: Facts, binding: Binding) -> bool:
         value = binding.value if binding.how is Bound.ASSIGN and not binding.path else None
-        return value is not None and not facts.graphs.may_carry(value)
+        return value is not None and not _asks_for_gradients(value) and not facts.graphs.may_carry(value)
 
     def _bound(self, facts: Facts, binding: Binding) -> bool:
         value = binding.value
@@ -110,7 +120,7 @@ class _Search:
         source = receiver(call)
         given = [*call.args, *(item.value for item in call.keywords), *([source] if source is not None else [])]
         if self._any(facts, given):
-            return True
+            return not _gives_constant(facts, call)
         functions = list(called(facts, call)) if not facts.models.run_by(call) else []
         handed = any(self._are_sought(facts.models.of(item)) for item in given)
         return bool(functions) and (handed or all(self._returned(there, function) for there, function in functions))
@@ -131,6 +141,22 @@ class _Search:
         reached = network.definition.facts.models.hidden_classes(network.definition) if network.definition is not None else ()
         parts = [owner for owner in self._owners if isinstance(owner, Value)]
         return any(item.facts.tree.is_within(part.node, item.node) for item in reached for part in parts if part.facts is item.facts)
+
+
+def _gives_constant(facts: Facts, call: ast.Call) -> bool:
+    """Whether a loss of the project may give a constant that only looks like a loss: ``torch.zeros([], requires_grad=True)``."""
+    runs = list(called(facts, call))
+    for network in facts.models.of(call.func) or ():
+        forward = method_of(network.definition, "forward") if network.definition is not None else None
+        runs += [(forward.facts, forward.node)] if forward is not None and isinstance(forward.node, FUNCTIONS) else []
+    given = (value for there, function in runs for item in returns(function) for value in there.values.of(item) or ())
+    return any(isinstance(value.node, ast.expr) and _asks_for_gradients(value.node) for value in given)
+
+
+def _asks_for_gradients(node: ast.expr) -> bool:
+    """Whether an expression makes a tensor of its own that asks for gradients, which go no further."""
+    asked = keyword(node, "requires_grad") if isinstance(node, ast.Call) else None
+    return asked is not None and not is_constant(asked.value, False)
 
 
 def _put(statement: ast.stmt) -> Iterator[ast.expr]:

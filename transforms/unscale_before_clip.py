@@ -82,7 +82,8 @@ def find(facts: Facts, options: NoOptions) -> Iterator[Finding]:
                 yield _finding(loop.start, Held(readers.code, readers.text, readers.help))
             continue
         for step in steps:
-            if (reader := readers.get(step)) is None:
+            reader = readers.get(step)
+            if reader is None or (reader is facts.tree.statement(step) and not _may_be_fused(facts, step)):
                 continue
             scaler = receiver(step)
             assert scaler is not None
@@ -112,6 +113,12 @@ def _is_scaler(value: Value) -> bool:
         return False
     enabled = keyword(node, "enabled")
     return enabled is None or not is_constant(enabled.value, False)
+
+
+def _may_be_fused(facts: Facts, step: ast.Call) -> bool:
+    """Whether an optimizer may update in one kernel, which leaves the factor in the gradients; others are left true ones behind a step."""
+    chosen = (keyword(item.call, "fused") for item in facts.optimizers.of(step.args[0]) or ())
+    return any(item is not None and not is_constant(item.value, False) for item in chosen)
 
 
 def _is_unscaled(facts: Facts, loop: Training, step: ast.Call) -> bool:

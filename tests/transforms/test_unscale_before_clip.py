@@ -97,6 +97,22 @@ def test_leaves_loops_whose_gradients_have_their_size(step: str) -> None:
     check_noop(RULE, program(step))
 
 
+READ_BEHIND = (
+    "loss = model(x).mean()\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nprint(model.weight.grad.norm())\nscaler.update()"
+)
+
+
+def test_leaves_gradients_that_are_read_behind_the_step() -> None:
+    """A step takes the factor out of them."""
+    check_noop(RULE, program(READ_BEHIND))
+
+
+def test_a_fused_step_leaves_the_factor_in_what_is_read_behind_it() -> None:
+    """Its kernel divides on the way."""
+    before = program(READ_BEHIND).replace("lr=0.1)", "lr=0.1, fused=True)", 1)
+    check_transformed(RULE, before, before.replace("    scaler.step", "    scaler.unscale_(optimizer)\n    scaler.step"))
+
+
 def test_leaves_a_scaler_that_is_switched_off() -> None:
     """It multiplies by nothing."""
     check_noop(RULE, program(STEP).replace('GradScaler("cuda")', 'GradScaler("cuda", enabled=False)'))

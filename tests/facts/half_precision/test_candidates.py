@@ -105,6 +105,15 @@ def test_a_loop_that_sends_backward_through_a_function_that_may_not_has_a_reason
     assert found.code == "backward-elsewhere"
 
 
+def test_a_function_that_is_given_the_loss_says_that_its_callers_compute_it() -> None:
+    """The network is in sight, only not there."""
+    text = LOOP.replace("for x in batches:\n", "\n\ndef optimize(loss):\n", 1).replace("    loss = model(x.cuda()).sum()\n", "")
+    ((_, found),) = facts_of(f"{text}\n\nfor x in batches:\n    optimize(model(x.cuda()).sum())\n").candidates.all
+    assert isinstance(found, Obstacle)
+    assert found.code == "forward-elsewhere"
+    assert "optimize (line 8 of train.py) is given the loss" in found.text
+
+
 def test_a_new_name_is_free_in_every_file_through_which_the_optimizer_comes() -> None:
     """The loop's file and the caller's count, others do not; as an attribute it must be free too where it will be one."""
     loop = LOOP[LOOP.index("for x") :].replace("\n", "\n    ").rstrip() + "\n"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.scopes import Bound
-from torchfix.facts.code.tree import Function, dotted, last_name, statements_here, walk_here
+from torchfix.facts.code.scopes import Bound, parameters
+from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, statements_here, walk_here
 from torchfix.facts.half_precision.autocast import is_operation
 from torchfix.facts.half_precision.precision import MUTATORS
 from torchfix.facts.half_precision.stretches import Feeding, Forward, Split, Stage, computed
@@ -33,7 +33,7 @@ class Forwards:
         runs = [call for call in here if self._facts.models.run_by(call)]
         delegated = self._facts.delegations.of(update, feeding) if not runs or loop.relays else None
         if not runs or isinstance(delegated, Obstacle):
-            return delegated or self._unseen(feeding)
+            return delegated or self._given(update) or self._unseen(feeding)
         stage = Stage(loop.node, self._sent_here(update), (*loop.backwards, *loop.steps, *loop.zero_grads, *loop.scheduler_steps))
         found = Split(self._facts, stage, feeding, runs).whole()
         if isinstance(found, Obstacle):
@@ -120,6 +120,21 @@ class Forwards:
         else:
             return
         yield from (statement for statement in found if statement is not loop and tree.is_within(statement, loop))
+
+    @staticmethod
+    def _given(update: Update) -> Obstacle | None:
+        """A function that sends a loss backward and steps, while those who call it compute the loss."""
+        function = update.loop.node
+        names = {item.arg for item in parameters(function.args)} if isinstance(function, FUNCTIONS) else set()
+        if not isinstance(function, FUNCTIONS) or not any(
+            isinstance(item.loss, ast.Name) and item.loss.id in names for item in update.sent
+        ):
+            return None
+        return Obstacle(
+            "forward-elsewhere",
+            f"{function.name} (line {function.lineno} of {update.loop.facts.path}) is given the loss, which its callers compute",
+            "write forward, backward and step in one function",
+        )
 
     def _unseen(self, feeding: Feeding) -> Obstacle:
         """Why no network was found in what the loss is computed from."""

@@ -116,7 +116,7 @@ def _rewrite(candidate: Candidate, options: Options) -> _Rewrite:
     names = (("scaler", "grad_scaler", "amp_scaler"), ("use_amp", "amp_enabled"), ("amp_dtype", "autocast_dtype"))
     scaler, use_amp, amp_dtype = (candidate.fresh(*listed) for listed in names)
     first = candidate.companions[0]
-    local = first.passes or (options.dtype == "bfloat16" and not candidate.forward.within)
+    local = first.passes or (options.dtype == "bfloat16" and not candidate.is_apart)
     inside = "" if local else first.owner
     return _Rewrite(candidate, options.dtype, scaler, f"{inside}{scaler}", f"{inside}{use_amp}", f"{inside}{amp_dtype}")
 
@@ -185,7 +185,7 @@ class _Rewrite:
                 chosen = "" if self.only_float16 else f" and {self.amp_dtype} is {self.spelling.torch('float16')}"
                 code = self.decided(test, f"{self.use_amp} and {there.capability} >= 8") + self.make(companion, self.use_amp + chosen)
             yield facts.path, InsertAfter(after, code)
-        first, apart = self.candidate.companions[0], bool(self.candidate.forward.within)
+        first, apart = self.candidate.companions[0], self.candidate.is_apart
         if first.passes or not self.scaled:
             known = (target.variable, target.flag)
             words = (home.companions.text(item, first) if apart else ast.unparse(item) if item is not None else None for item in known)

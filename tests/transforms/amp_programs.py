@@ -990,6 +990,59 @@ for x, _ in batches:
     model.optimize_parameters()
     print(repr(model.loss_D.item()), repr(model.loss_G.item()))
 """
+HANDED_TO_A_FUNCTION = """\
+def optimize(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def main():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    for x, y in batches:
+        out = model(x.to(device))
+        loss = F.cross_entropy(out, y.to(device))
+        optimize(loss, optimizer)
+        print(loss.item())
+
+
+main()
+"""
+HANDED_TO_A_METHOD = """\
+class Trainer:
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
+
+    def optimize(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+
+    def fit(self):
+        for x, y in batches:
+            loss = F.cross_entropy(self.model(x.to(device)), y.to(device))
+            self.optimize(loss)
+            print(loss.item())
+
+
+Trainer().fit()
+"""
+HANDED_TO_A_GLOBAL_ONE = """\
+def optimize(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+for x, y in batches:
+    loss = F.cross_entropy(model(x.to(device)), y.to(device))
+    optimize(loss)
+    print(loss.item())
+"""
+
 TUPLE_OF_OUTPUTS = """\
 class Two(nn.Module):
     def __init__(self):
@@ -1059,6 +1112,9 @@ PROGRAMS = {
     "B a loss function of the project": _script(LOSS_BY_HAND),
     "B a loss class of the project": _script(LOSS_CLASS),
     "B a loss with its number": _script(LOSS_WITH_ITS_NUMBER),
+    "A a loss handed to a function that steps": _script(HANDED_TO_A_FUNCTION, start=""),
+    "A a loss handed to a method that steps": _script(HANDED_TO_A_METHOD, CLIPPED, start=""),
+    "A a loss handed to a function that steps a global": _script(HANDED_TO_A_GLOBAL_ONE),
     "B a tuple of outputs": _script(TUPLE_OF_OUTPUTS, start=""),
     "B a loss of three outputs": _script(VARIATIONAL, start=""),
     "C accumulated": _script(ACCUMULATED, "scale backward scale backward step update"),

@@ -105,13 +105,67 @@ def test_a_loop_that_sends_backward_through_a_function_that_may_not_has_a_reason
     assert found.code == "backward-elsewhere"
 
 
-def test_a_function_that_is_given_the_loss_says_that_its_callers_compute_it() -> None:
-    """The network is in sight, only not there."""
-    text = LOOP.replace("for x in batches:\n", "\n\ndef optimize(loss):\n", 1).replace("    loss = model(x.cuda()).sum()\n", "")
-    ((_, found),) = facts_of(f"{text}\n\nfor x in batches:\n    optimize(model(x.cuda()).sum())\n").candidates.all
-    assert isinstance(found, Obstacle)
-    assert found.code == "forward-elsewhere"
-    assert "optimize (line 8 of train.py) is given the loss" in found.text
+GIVEN = """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def optimize(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def given(calls: str, text: str = GIVEN, main: str | None = None) -> Candidate | Obstacle:
+    """What is proved of the first loop behind a function that is given its loss."""
+    modules = {"use.py": main} if main is not None else None
+    return facts_of(f"{text}\n\n{calls}", modules=modules).candidates.all[0][1]
+
+
+def test_those_who_hand_a_loss_to_a_function_that_steps_run_their_networks_under_autocast() -> None:
+    """Each with a region of its own."""
+    found = given(
+        "def fit():\n    for x in batches:\n        loss = model(x.cuda()).sum()\n        optimize(loss)\n\n\n"
+        "for x in batches:\n    out = model(x.cuda())\n    loss = out.mean()\n    optimize(loss)\nfit()\n"
+    )
+    assert isinstance(found, Candidate), found
+    assert [(function.name if function else None, len(part.regions)) for function, part in found.forward.callers] == [("fit", 1), (None, 1)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "text", "main", "code"),
+    [
+        pytest.param(
+            "for x in batches:\n    optimize(model(x.cuda()).sum())\n", GIVEN, None, "backward-form", id="computed where it is handed over"
+        ),
+        pytest.param("for x in batches:\n    optimize(x.sum())\n", GIVEN, None, "forward-elsewhere", id="of no network"),
+        pytest.param(
+            "for x in batches:\n    loss = model(x.cuda()).sum()\n    optimize(loss)\n",
+            GIVEN,
+            "from train import model, optimize\n\nfor x in batches:\n    loss = model(x).sum()\n    optimize(loss)\n",
+            "forward-elsewhere",
+            id="also in another file",
+        ),
+        pytest.param(
+            "def fit():\n    model = nn.Linear(2, 2).cuda()\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "    for x in batches:\n        loss = model(x.cuda()).sum()\n        send(loss, optimizer)\n\n\nfit()\n",
+            GIVEN.replace("optimize(loss)", "optimize(loss, optimizer)")
+            + "\n\ndef send(loss, optimizer):\n    optimize(loss, optimizer)\n",
+            None,
+            "forward-elsewhere",
+            id="handed on",
+        ),
+    ],
+)
+def test_a_function_that_is_given_a_loss_says_why_its_callers_may_not(calls: str, text: str, main: str | None, code: str) -> None:
+    """The network is in sight, but autocast could not be put around it, or what it needs not be read there."""
+    found = given(calls, text, main)
+    assert isinstance(found, Obstacle), found
+    assert found.code == code
 
 
 def test_a_new_name_is_free_in_every_file_through_which_the_optimizer_comes() -> None:

@@ -84,6 +84,11 @@ class Candidate:
         )
 
     @property
+    def is_apart(self) -> bool:
+        """Whether other functions than the one that steps run the networks, and must read whether autocast is on."""
+        return bool(self.forward.within or self.forward.callers)
+
+    @property
     def is_kept(self) -> bool:
         """Whether the state of an optimizer of the loop is saved or loaded anywhere."""
         return any(companion.facts.states.are_kept(companion.variable) for companion in self.companions)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.classes import behind, super_call
 from torchfix.facts.code.names import Definition
-from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, Function, Tree, dotted, walk, walk_here
 from torchfix.facts.half_precision.autocast import Treatment, is_operation, treatment
 from torchfix.facts.half_precision.precision import Reader
 from torchfix.facts.half_precision.stretches import Feeding, Forward
@@ -74,6 +74,8 @@ class Delegations:
 
     def beside(self, update: Update, forward: Forward, companions: tuple[Companion, ...]) -> tuple[Companion, ...] | Obstacle:
         """Where a scaler can be made so that the functions that run the networks, or send backward, read what is bound there."""
+        if forward.callers:
+            return self._beside_callers(update, forward, companions)
         functions = dict.fromkeys((*(item for item, _ in forward.within), *(relay.function for relay in update.loop.relays)))
         apart = next(filter(None, map(_made_apart, companions)), None)
         if not functions or apart is not None:
@@ -91,6 +93,32 @@ class Delegations:
             if not self._runs_with(function, companion, update):
                 return _out_of_reach(self._facts, function, f"may run where no optimizer is made on line {line}")
         return (companion if companion.home[1] is None else replace(companion, after=self._front(companion)),)
+
+    def _beside_callers(self, update: Update, forward: Forward, companions: tuple[Companion, ...]) -> tuple[Companion, ...] | Obstacle:
+        """Where a scaler can be made so that those who compute the loss for a function read what is bound there."""
+        function, tree = update.loop.node, self._facts.tree
+        assert isinstance(function, FUNCTIONS)
+        words = "is given a loss by code that cannot read what is made beside the optimizer"
+        apart = next(filter(None, map(_made_apart, companions)), None)
+        if apart is not None or len(companions) > 1:
+            return apart or _out_of_reach(self._facts, function, words)
+        companion = companions[0]
+        passed_on = bool(companion.passes) and (companion.owner or any(item.function is not function for item in companion.passes))
+        if companion.facts is not self._facts or passed_on:
+            return _out_of_reach(self._facts, function, words)
+        for caller, part in forward.callers:
+            if caller is companion.home[1] and not companion.owner:
+                front = _front_of(tree, companion.after, part.regions[0][0])
+                if front is None:
+                    return _out_of_reach(self._facts, function, words)
+                companion = replace(companion, after=front)
+            else:
+                plain = replace(companion, passes=())
+                if caller is None or not self._can_read(caller, plain) or self._runs_before(caller, plain):
+                    return _out_of_reach(self._facts, function, words)
+                if not self._runs_with(caller, plain, update):
+                    return _out_of_reach(self._facts, function, words)
+        return (replace(companion, after=self._front(companion)) if companion.owner else companion,)
 
     # Which functions ------------------------------------------------------------------------------------------
 
@@ -268,6 +296,15 @@ def _made_apart(companion: Companion) -> Obstacle | None:
                 f"{heir.node.name} (line {heir.node.lineno} of {heir.facts.path}) would inherit the training, but not make the scaler",
                 "call super().__init__() in its constructor",
             )
+    return None
+
+
+def _front_of(tree: Tree, made: ast.stmt, used: ast.stmt) -> ast.stmt | None:
+    """The statement around one place behind which another always finds it done; None where that is not so."""
+    for around in (made, *(item for item in tree.ancestors(made) if isinstance(item, ast.stmt))):
+        _, block, index = tree.place(around)
+        if any(tree.is_within(used, item) for item in block[index + 1 :]):
+            return around
     return None
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchfix.facts.code.scopes import Bound, parameters
-from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, last_name, statements_here, walk_here
+from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, statements_here, walk_here
+from torchfix.facts.code.values import passed
 from torchfix.facts.half_precision.autocast import is_operation
 from torchfix.facts.half_precision.precision import MUTATORS
 from torchfix.facts.half_precision.stretches import Feeding, Forward, Split, Stage, computed
@@ -33,7 +35,7 @@ class Forwards:
         runs = [call for call in here if self._facts.models.run_by(call)]
         delegated = self._facts.delegations.of(update, feeding) if not runs or loop.relays else None
         if not runs or isinstance(delegated, Obstacle):
-            return delegated or self._given(update) or self._unseen(feeding)
+            return delegated or self._of_callers(update) or self._unseen(feeding)
         stage = Stage(loop.node, self._sent_here(update), (*loop.backwards, *loop.steps, *loop.zero_grads, *loop.scheduler_steps))
         found = Split(self._facts, stage, feeding, runs).whole()
         if isinstance(found, Obstacle):
@@ -93,12 +95,15 @@ class Forwards:
 
     def feeding(self, update: Update) -> Feeding:
         """Everything in the loop that its losses are computed from."""
-        loop = update.loop.node
-        statements: dict[ast.stmt, None] = {}
         expressions: list[ast.expr] = [item.loss for item in update.sent]
         expressions += [loss for relay in update.loop.relays for loss in relay.given]
         for function in dict.fromkeys(function for relay in update.loop.relays for function in relay.functions):
             expressions += self._all_of(function)[1]
+        return self._feeding(update.loop.node, expressions)
+
+    def _feeding(self, loop: LoopNode | Function, expressions: list[ast.expr]) -> Feeding:
+        """These expressions, and everything in a loop or function that they are computed from."""
+        statements: dict[ast.stmt, None] = {}
         for expression in expressions:  # grows while it is read
             for node in walk_here(expression):
                 for statement in self._givers(node, loop):
@@ -121,20 +126,42 @@ class Forwards:
             return
         yield from (statement for statement in found if statement is not loop and tree.is_within(statement, loop))
 
-    @staticmethod
-    def _given(update: Update) -> Obstacle | None:
-        """A function that sends a loss backward and steps, while those who call it compute the loss."""
-        function = update.loop.node
-        names = {item.arg for item in parameters(function.args)} if isinstance(function, FUNCTIONS) else set()
-        if not isinstance(function, FUNCTIONS) or not any(
-            isinstance(item.loss, ast.Name) and item.loss.id in names for item in update.sent
-        ):
+    def _of_callers(self, update: Update) -> Forward | Obstacle | None:
+        """The forward pass in those who call a function that is given its loss, sends it backward and steps; None for other code."""
+        facts, function = self._facts, update.loop.node
+        names = {item.arg: item for item in parameters(function.args)} if isinstance(function, FUNCTIONS) else {}
+        sent = [names.get(item.loss.id) if isinstance(item.loss, ast.Name) else None for item in update.sent]
+        if not isinstance(function, FUNCTIONS) or not any(sent):
             return None
-        return Obstacle(
-            "forward-elsewhere",
-            f"{function.name} (line {function.lineno} of {update.loop.facts.path}) is given the loss, which its callers compute",
-            "write forward, backward and step in one function",
-        )
+        calls = facts.callers_everywhere(function)
+        if None in sent or not calls or any(caller is not facts for caller, _ in calls):
+            return _handed(update, "is given the loss, whose callers are not all in this file")
+        bound = facts.tree.class_of(function) is not None
+        units: dict[LoopNode | Function, list[Sent]] = defaultdict(list)
+        for _, call in calls:
+            unit, given = self._unit(call), [passed(call, function, item, bound) for item in sent if item is not None]
+            if unit is None or any(item is None for item in given):
+                return _handed(update, f"is given the loss on line {call.lineno}, where it is not seen to be computed")
+            units[unit] += [Sent(call, item, facts.tree.statement(call)) for item in given if item is not None]
+        found = []
+        for unit, handed in units.items():
+            feeding = self._feeding(unit, [item.loss for item in handed])
+            here = (call for call in dict.fromkeys(feeding.calls()) if facts.tree.is_within(call, unit))
+            runs = [call for call in here if facts.models.run_by(call)]
+            stage = Stage(unit, tuple(handed), tuple(item.call for item in handed))
+            part = Split(facts, stage, feeding, runs).whole() if runs else None
+            if not isinstance(part, Forward):
+                line = handed[0].call.lineno
+                return part or _handed(update, f"is given the loss on line {line}, which no network in sight computes there")
+            found.append((facts.tree.function(handed[0].call), part))
+        networks = tuple(dict.fromkeys(network for _, part in found for network in part.networks))
+        return Forward((), (), (), networks, callers=tuple(found))
+
+    def _unit(self, call: ast.Call) -> LoopNode | Function | None:
+        """The innermost loop around a call in its own function, else that function."""
+        tree = self._facts.tree
+        function, loop = tree.function(call), tree.nearest(call, LOOPS)
+        return loop if isinstance(loop, LOOPS) and tree.function(loop) is function else function
 
     def _unseen(self, feeding: Feeding) -> Obstacle:
         """Why no network was found in what the loss is computed from."""
@@ -154,6 +181,16 @@ class Forwards:
                     "call the network in the loop that steps",
                 )
         return Obstacle("model-not-seen", "the network that the loss comes from is out of sight", "call it in the loop that steps")
+
+
+def _handed(update: Update, words: str) -> Obstacle:
+    function = update.loop.node
+    assert isinstance(function, FUNCTIONS)
+    return Obstacle(
+        "forward-elsewhere",
+        f"{function.name} (line {function.lineno} of {update.loop.facts.path}) {words}",
+        "write forward, backward and step in one function",
+    )
 
 
 def _given_names(statement: ast.stmt) -> set[str]:

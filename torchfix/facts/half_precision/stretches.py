@@ -37,6 +37,8 @@ class Forward:
         networks: the networks that run.
         old: a variable that stems from what one of them gave without gradients outside the loop, None where there is none.
         within: the functions of the same file that run the networks for the loop, and what of each runs under autocast.
+        callers: for a function that is given its loss, the functions that compute it, None for a script's own statements,
+            and what of each runs under autocast.
     """
 
     regions: tuple[tuple[ast.stmt, ast.stmt], ...]
@@ -45,6 +47,7 @@ class Forward:
     networks: tuple[Network, ...]
     old: ast.Name | None = None
     within: tuple[tuple[Function, Forward], ...] = ()
+    callers: tuple[tuple[Function | None, Forward], ...] = ()
 
     def beside(self, other: Forward) -> Forward:
         """This and what runs in the loop itself."""
@@ -53,8 +56,8 @@ class Forward:
 
     @property
     def all(self) -> tuple[Forward, ...]:
-        """This and what stands in functions."""
-        return (self, *(forward for _, forward in self.within))
+        """This and what stands in functions and callers."""
+        return (self, *(forward for _, forward in (*self.within, *self.callers)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,9 +54,10 @@ Safety:
     functions are handed the optimizer, also in other files, they are handed the scaler too, for every caller of the
     project; so is a method that steps the optimizer of its object. Functions that compute the loss are called under autocast
     where all of their code can run there, else they get regions of their own, out of which everything comes as float32; those
-    that send it backward for the code that steps scale it. Anything else is held. The option ``dtype`` chooses the precision:
-    ``auto`` is bfloat16 where the GPU computes it and else float16 with a scaler, by a test in the program; ``bfloat16``
-    writes no scaler; ``float16`` always one.
+    that send it backward for the code that steps scale it, and around a loss that is handed to a function which does both
+    there is autocast where it is computed. Anything else is held. The option ``dtype`` chooses the precision: ``auto`` is
+    bfloat16 where the GPU computes it and else float16 with a scaler, by a test in the program; ``bfloat16`` writes no
+    scaler; ``float16`` always one.
 
 Reference:
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html

@@ -136,6 +136,43 @@ def test_those_who_hand_a_loss_to_a_function_that_steps_run_their_networks_under
     assert [(function.name if function else None, len(part.regions)) for function, part in found.forward.callers] == [("fit", 1), (None, 1)]
 
 
+OWNED = """\
+import torch
+from torch import nn
+
+
+class Base:
+    def __init__(self):
+        self.model = nn.Linear(2, 2).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def update(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+class Trainer(Base):
+    def __init__(self):
+        super().__init__()
+
+    def fit(self):
+        for x in batches:
+            loss = self.model(x.cuda()).sum()
+            self.update(loss)
+
+
+Trainer().fit()
+"""
+
+
+@pytest.mark.parametrize("line", ["super().__init__()", "Base.__init__(self)", "self.model = nn.Linear(2, 2).cuda()"])
+def test_methods_of_a_class_below_read_what_the_constructor_above_surely_makes(line: str) -> None:
+    """One that does not surely run it would not."""
+    ((_, found),) = facts_of(OWNED.replace("super().__init__()", line)).candidates.all
+    assert isinstance(found, Candidate) is (line == "super().__init__()"), found
+
+
 @pytest.mark.parametrize(
     ("calls", "text", "main", "code"),
     [

@@ -243,7 +243,9 @@ class Delegations:
         if companion.owner:
             first = [*function.args.posonlyargs, *function.args.args][:1]
             named = [item.arg for item in first] == [companion.owner.removesuffix(".")]
-            return named and owner is not None and owner is tree.method_class(companion.after)
+            made = tree.method_class(companion.after)
+            derived = owner is not None and made is not None and any(item.node is owner for item in self._facts.classes.heirs(made))
+            return named and owner is not None and (owner is made or derived)
         return companion.home[1] is None
 
     def _runs_before(self, function: Function, companion: Companion) -> bool:

@@ -102,7 +102,7 @@ def _is_scaled(facts: Facts, step: ast.Call) -> bool:
     """Whether a step is one of torch's scaler, which is given the optimizer; a scaler that is None in other runs steps in none of them."""
     scaler = receiver(step)
     values = facts.values.of(scaler) if scaler is not None and step.args else None
-    made = [item for item in values or () if not (isinstance(item.node, ast.Constant) and item.node.value is None)]
+    made = [item for item in values or () if not item.is_none]
     return bool(made) and all(map(_is_scaler, made))
 
 

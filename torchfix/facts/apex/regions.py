@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import child_blocks, dotted, last_name, walk_here
 from torchfix.facts.half_precision.autocast import LOSS_FUNCTIONS, Treatment, treatment
+from torchfix.facts.half_precision.stretches import NO_GRAD_PASS
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.regions import NO_GRAD
 from torchfix.facts.training.updates import Update
@@ -45,11 +46,7 @@ def regions_of(facts: Facts, update: Update) -> _Regions | Obstacle:
     surely, perhaps = (list(_stretches(facts, update, runs)) for runs in (lambda node: _runs(facts, node, objects), _computes))
     stretches = surely or perhaps
     if any(_shares_weights(facts, stretch) for stretch in stretches):
-        return Obstacle(
-            "no-grad-pass",
-            "one network runs with and without gradients in the same statement",
-            "write the pass without gradients as a statement of its own",
-        )
+        return NO_GRAD_PASS
     if stretches:
         ends = [(stretch[0], stretch[-1]) for stretch in stretches]
         return tuple(sorted(ends, key=lambda item: item[0].lineno)), ()

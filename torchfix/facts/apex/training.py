@@ -18,12 +18,10 @@ from torchfix.facts.code.calls import argument, keyword, receiver
 from torchfix.facts.code.scopes import Bound
 from torchfix.facts.code.tree import FUNCTIONS, LOOPS, Function, LoopNode, dotted, last_name, walk_here
 from torchfix.facts.obstacle import Obstacle
-from torchfix.facts.training.cycles import LEAVING
 from torchfix.facts.training.freezing import frozen_at
 from torchfix.facts.training.gradient_reads import reads_gradients
 from torchfix.facts.training.loops import Training
-from torchfix.facts.training.owners import all_owners
-from torchfix.facts.training.updates import Sent, Update
+from torchfix.facts.training.updates import Sent, Update, left_between
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -340,10 +338,6 @@ class _Reading:
 
     # The scaler's discipline ----------------------------------------------------------------------------------
 
-    def _owners(self, step: ast.Call) -> frozenset[object] | None:
-        """Where the networks were made that a step moves."""
-        return all_owners(item.owners for item in self.facts.optimizers.moved_by(step) or ())
-
     def _closing(self, loop: Training) -> tuple[ast.stmt, ...] | Obstacle:
         """The statements behind which the scaler may choose its next scale: no gradient of the old one waits for its step."""
         tree = self.facts.tree
@@ -370,7 +364,8 @@ class _Reading:
                 "step under the same condition as the backward pass",
             )
         several = len(set().union(*(names for _, names in steps))) > 1
-        frozen = next((place for call in loop.steps if several and (place := frozen_at(loop, self._owners(call))) is not None), None)
+        owned = map(self.facts.optimizers.owners_moved_by, loop.steps if several else ())
+        frozen = next((place for owners in owned if (place := frozen_at(loop, owners)) is not None), None)
         if frozen is not None:
             return Obstacle(
                 "conditional-backward",
@@ -431,13 +426,9 @@ class _Reading:
         for step, reader in readers.items():
             block, last = tree.block(tree.statement(step)), tree.statement(step)
             first = next(index for index, item in enumerate(block) if tree.is_within(reader, item))
-            for item in block[first : block.index(last)]:
-                if any(isinstance(node, LEAVING) for node in walk_here(item)):
-                    return Obstacle(
-                        "skipped-update",
-                        f"line {item.lineno} may leave the iteration after gradients were read and before the step",
-                        "leave the decision to the scaler, which skips steps with infinite gradients by itself",
-                    )
+            left = left_between(block[first : block.index(last)])
+            if left is not None:
+                return left
         return None
 
     def _scaled_code(self) -> Iterator[ast.stmt]:

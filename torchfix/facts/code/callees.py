@@ -56,6 +56,15 @@ def choices(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:
     return tuple(found)
 
 
+def picked_from(facts: Facts, made_by: ast.expr) -> ast.expr | None:
+    """The module out of which a name picks what is called: that in ``module.__dict__[name]`` and ``getattr(module, name)``."""
+    if isinstance(made_by, ast.Subscript) and isinstance(made_by.value, ast.Attribute) and made_by.value.attr == "__dict__":
+        return made_by.value.value
+    if isinstance(made_by, ast.Call) and facts.calls.meaning(made_by) == "builtins.getattr" and made_by.args:
+        return made_by.args[0]
+    return None
+
+
 def classes_of(facts: Facts, expression: ast.expr) -> Iterator[Definition]:
     """The classes of the project of which an expression may be an object."""
     if isinstance(expression, ast.Name) and facts.is_self(expression):

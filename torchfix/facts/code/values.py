@@ -62,6 +62,11 @@ class Value:
     def __hash__(self) -> int:
         return hash((id(self.node), self.path))
 
+    @property
+    def is_none(self) -> bool:
+        """Whether the expression is None, of which nothing can be taken and no method called."""
+        return isinstance(self.node, ast.Constant) and self.node.value is None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self.node is other.node and self.path == other.path
 
@@ -450,7 +455,7 @@ class Values:
         """The calls that may have made an object, None where one of them is not known; ``net.to(device)`` makes none."""
         found: list[Value] = []
         for value in self._follow(expression, (), trail) or ():
-            if value.node not in seen and not _is_none(value):
+            if value.node not in seen and not (value.is_none and not value.path):
                 found += value.facts.values._themselves(value, trail.under(None), seen | {value.node}) or [value]
         return found or None
 
@@ -622,10 +627,6 @@ def _classes_of(made: Value) -> list[Definition]:
 def _own_method(definition: Definition, name: str) -> Definition | None:
     found = [item for item in definition.node.body if isinstance(item, FUNCTIONS) and item.name == name]
     return Definition(definition.facts, found[-1]) if found else None
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value.node, ast.Constant) and value.node.value is None and not value.path
 
 
 def _is_self_name(facts: Facts, node: ast.expr) -> bool:

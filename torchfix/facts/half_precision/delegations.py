@@ -96,7 +96,7 @@ class Delegations:
 
     def _beside_callers(self, update: Update, forward: Forward, companions: tuple[Companion, ...]) -> tuple[Companion, ...] | Obstacle:
         """Where a scaler can be made so that those who compute the loss for a function read what is bound there."""
-        function, tree = update.loop.node, self._facts.tree
+        function = update.loop.node
         assert isinstance(function, FUNCTIONS)
         words = "is given a loss by code that cannot read what is made beside the optimizer"
         apart = next(filter(None, map(_made_apart, companions)), None)
@@ -107,18 +107,21 @@ class Delegations:
         if companion.facts is not self._facts or passed_on:
             return _out_of_reach(self._facts, function, words)
         for caller, part in forward.callers:
-            if caller is companion.home[1] and not companion.owner:
-                front = _front_of(tree, companion.after, part.regions[0][0])
-                if front is None:
-                    return _out_of_reach(self._facts, function, words)
-                companion = replace(companion, after=front)
-            else:
-                plain = replace(companion, passes=())
-                if caller is None or not self._can_read(caller, plain) or self._runs_before(caller, plain):
-                    return _out_of_reach(self._facts, function, words)
-                if not self._runs_with(caller, plain, update):
-                    return _out_of_reach(self._facts, function, words)
+            made = self._made_for(caller, part, companion, update)
+            if made is None:
+                return _out_of_reach(self._facts, function, words)
+            companion = made
         return (replace(companion, after=self._front(companion)) if companion.owner else companion,)
+
+    def _made_for(self, caller: Function | None, part: Forward, companion: Companion, update: Update) -> Companion | None:
+        """A companion where the code of one caller can read what is bound beside it, None where it cannot."""
+        if caller is companion.home[1] and not companion.owner:
+            front = _front_of(self._facts.tree, companion.after, part.regions[0][0])
+            return None if front is None else replace(companion, after=front)
+        plain = replace(companion, passes=())
+        if caller is None or not self._can_read(caller, plain) or self._runs_before(caller, plain):
+            return None
+        return companion if self._runs_with(caller, plain, update) else None
 
     # Which functions ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchfix.facts.code.callees import called
 from torchfix.facts.code.calls import receiver
 from torchfix.facts.code.names import Definition
-from torchfix.facts.code.scopes import Bound
+from torchfix.facts.code.scopes import Binding, Bound
 from torchfix.facts.code.tree import FUNCTIONS, last_name, walk
 from torchfix.facts.code.values import passed, returns
 from torchfix.facts.half_precision import formulas, probabilities
@@ -84,13 +84,12 @@ def _is_rounded(facts: Facts, node: ast.expr | None, inside: bool = False, depth
     if isinstance(node, (ast.Tuple, ast.List)):
         return any(_is_rounded(facts, item, inside, depth) for item in node.elts)
     if isinstance(node, ast.Name):
-        return any(_is_bound_rounded(facts, node, index, inside, depth + 1) for index in range(len(facts.flow.reaching(node))))
+        return any(_is_bound_rounded(facts, binding, inside, depth + 1) for binding in facts.flow.reaching(node))
     return isinstance(node, ast.Call) and _gives_rounded(facts, node, inside, depth + 1)
 
 
-def _is_bound_rounded(facts: Facts, name: ast.Name, index: int, inside: bool, depth: int) -> bool:
-    """Whether one of the bindings that a name may have gives it what a sigmoid gave."""
-    binding = facts.flow.reaching(name)[index]
+def _is_bound_rounded(facts: Facts, binding: Binding, inside: bool, depth: int) -> bool:
+    """Whether a binding gives its name what a sigmoid gave."""
     if binding.how is Bound.ASSIGN and binding.value is not None:
         whole = binding.value
         for step in binding.path:

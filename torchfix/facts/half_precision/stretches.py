@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from torchfix.facts import Facts
 
 
+NO_GRAD_PASS = Obstacle(
+    "no-grad-pass",
+    "one network runs with and without gradients in the same statement",
+    "write the pass without gradients as a statement of its own",
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Forward:
     """What of a training loop, or of a function that it calls for its loss, can run under autocast.
@@ -326,11 +333,7 @@ class Split:
                 holding = next((item for item in self.chosen if self.facts.tree.is_within(call, item)), None)
                 inner = [other for other in self.runs if holding is not None and self.facts.tree.is_within(other, holding)]
                 if any(not self.facts.regions.under(other, NO_GRAD) for other in inner):
-                    return Obstacle(
-                        "no-grad-pass",
-                        "one network runs with and without gradients in the same statement",
-                        "write the pass without gradients as a statement of its own",
-                    )
+                    return NO_GRAD_PASS
                 alone |= {holding} if holding is not None else set()
         return alone
 

@@ -166,7 +166,7 @@ def _modules(facts: Facts, function: ast.expr) -> list[tuple[str, ast.Call]]:
         values = _given(facts, function)
     found = []
     for value in values or ():
-        if isinstance(value.node, ast.Constant) and value.node.value is None:
+        if value.is_none:
             continue
         if not isinstance(value.node, ast.Call) or value.path:
             return []

@@ -17,7 +17,6 @@ from torchfix.facts.code.calls import receiver
 from torchfix.facts.code.tree import LOOPS, walk, walk_here
 from torchfix.facts.obstacle import Obstacle
 from torchfix.facts.training.freezing import frozen_at
-from torchfix.facts.training.owners import all_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -157,14 +156,14 @@ class Cycles:
                 return _no_gradients(self._facts.optimizers.stepped_by(step), step, ", as the loss may be a constant without a term")
             if closing and len(loop.steps) > 1 and not any(self._reaches(backward, step) for backward in before):
                 return _no_gradients(self._facts.optimizers.stepped_by(step), step)
-            if closing and len(loop.steps) > 1 and (frozen := frozen_at(loop, self._owners(step))) is not None:
+            if closing and len(loop.steps) > 1 and (frozen := frozen_at(loop, self._facts.optimizers.owners_moved_by(step))) is not None:
                 return _no_gradients(self._facts.optimizers.stepped_by(step), step, f", as line {frozen.lineno} may switch them off")
             sources[step] = taken
         return Cycle(closing, sources)
 
     def _reaches(self, backward: ast.Call, step: ast.Call) -> bool:
         """Whether a backward pass surely gives gradients to a network that is stepped."""
-        relays, owners = self._facts.relays.of(backward), self._owners(step)
+        relays, owners = self._facts.relays.of(backward), self._facts.optimizers.owners_moved_by(step)
         losses = [loss for relay in relays for loss in (relay.loss, *relay.given)] if relays else [receiver(backward)]
         return owners is not None and any(loss is not None and self._facts.recipients.includes(loss, owners) for loss in losses)
 
@@ -176,7 +175,7 @@ class Cycles:
         around = self._turn(loop, step)
         events = [event for event in everything if tree.is_within(event.node, around)]
         here = next(index for index, event in enumerate(events) if event.node is step)
-        owners, name = self._owners(step), self._facts.optimizers.name_of(step)
+        owners, name = self._facts.optimizers.owners_moved_by(step), self._facts.optimizers.name_of(step)
         alone = owners is None and len({ast.unparse(receiver(item) or item) for item in loop.steps}) == 1
         taken: list[ast.Call] = []
         cleared: frozenset[object] = frozenset()
@@ -200,10 +199,6 @@ class Cycles:
             f"gradients that {words} steps with on line {step.lineno} may stem from before an earlier step, under another scale",
             f"call {words}.zero_grad() before the backward pass whose gradients it is to take",
         )
-
-    def _owners(self, step: ast.Call) -> frozenset[object] | None:
-        """Where the networks were made that a step moves, None where one of them is not known."""
-        return all_owners(item.owners for item in self._facts.optimizers.moved_by(step) or ())
 
     def _renews(self, around: ast.AST, step: ast.Call, clear: ast.AST) -> bool:
         """Whether gradients are surely cleared by a place once for each step, before they are sent again."""

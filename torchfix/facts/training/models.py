@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import choices
+from torchfix.facts.code.callees import choices, picked_from
 from torchfix.facts.code.calls import has_stars, is_constant, receiver
 from torchfix.facts.code.classes import SELF_RETURNING, bases, method_of
 from torchfix.facts.code.names import Definition
@@ -120,7 +120,7 @@ class Models:
         for value in values:
             if is_saved_object(value):
                 continue  # what the program saved itself is of a class that it makes
-            if isinstance(value.node, ast.Constant) and value.node.value is None:
+            if value.is_none:
                 continue  # what a factory gives for an unknown name; calling it would raise
             networks = value.facts.models.of_value(value)
             if networks is None:
@@ -152,7 +152,7 @@ class Models:
         collection = _collection(facts, node.func)
         if collection:
             return (Network(value, None, f"{collection}.{_ANY}"),)
-        module = _module_picked_from(facts, node.func)
+        module = picked_from(facts, node.func)
         offering = facts.names.module_of(module) if module is not None else None
         if offering is not None:
             return self._one_of(value, offering)
@@ -322,18 +322,9 @@ def _is_computed(value: Value) -> bool:
 
 def _collection(facts: Facts, made_by: ast.expr) -> str | None:
     """The library out of which a network is picked by its name: ``models.__dict__[name](...)``, ``getattr(models, name)(...)``."""
-    module = _module_picked_from(facts, made_by)
+    module = picked_from(facts, made_by)
     meaning = facts.names.qualified(module) if module is not None else None
     return meaning if meaning is not None and f"{meaning}.".startswith(_LIBRARIES) else None
-
-
-def _module_picked_from(facts: Facts, made_by: ast.expr) -> ast.expr | None:
-    """The module in ``module.__dict__[name]`` and ``getattr(module, name)``."""
-    if isinstance(made_by, ast.Subscript) and isinstance(made_by.value, ast.Attribute) and made_by.value.attr == "__dict__":
-        return made_by.value.value
-    if isinstance(made_by, ast.Call) and facts.calls.meaning(made_by) == "builtins.getattr" and made_by.args:
-        return made_by.args[0]
-    return None
 
 
 def is_module_name(meaning: str) -> bool:

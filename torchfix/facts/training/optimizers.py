@@ -6,14 +6,14 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchfix.facts.code.callees import choices
+from torchfix.facts.code.callees import choices, picked_from
 from torchfix.facts.code.calls import argument, receiver
 from torchfix.facts.code.classes import lineage, method_of, stores
 from torchfix.facts.code.names import Definition
 from torchfix.facts.code.tree import FUNCTIONS, Function, dotted, walk_here
 from torchfix.facts.code.values import Value
 from torchfix.facts.training.models import derives
-from torchfix.facts.training.owners import parameter_owners
+from torchfix.facts.training.owners import all_owners, parameter_owners
 
 if TYPE_CHECKING:
     from torchfix.facts import Facts
@@ -88,7 +88,7 @@ class Optimizers:
         None, which a program puts in the place of one that it makes later or does without, cannot be stepped.
         """
         values = self._facts.values.of(expression) or ()
-        found = [self.of_value(value) for value in values if not _is_none(value)]
+        found = [self.of_value(value) for value in values if not value.is_none]
         return tuple(item for item in found if item) if found and all(found) else None
 
     def stepped_by(self, call: ast.Call) -> ast.expr | None:
@@ -102,6 +102,10 @@ class Optimizers:
         wrapped = self._facts.wrapped_optimizers.step(call)
         optimizer = self.stepped_by(call) if wrapped is None else None
         return wrapped.optimizers if wrapped is not None else self.of(optimizer) if optimizer is not None else None
+
+    def owners_moved_by(self, call: ast.Call) -> frozenset[object] | None:
+        """Where the networks were made that a step moves, None where one of them is not known."""
+        return all_owners(item.owners for item in self.moved_by(call) or ())
 
     def name_of(self, call: ast.Call) -> str | None:
         """The dotted name under which the code around a step knows the optimizer that it moves."""
@@ -149,20 +153,12 @@ def _calls_base(constructor: Function) -> bool:
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "__init__" for call in calls)
 
 
-def _is_none(value: Value) -> bool:
-    return isinstance(value.node, ast.Constant) and value.node.value is None
-
-
 def _makers(facts: Facts, call: ast.Call) -> tuple[str | Definition, ...]:
     """What a call may call: a class by name, one that a variable or table chooses, or one of torch's by its name."""
     named = facts.names.definition(call.func) or facts.calls.meaning(call)
     if named is not None:
         return (named,)
-    module: ast.expr | None = None
-    if isinstance(call.func, ast.Subscript) and isinstance(call.func.value, ast.Attribute) and call.func.value.attr == "__dict__":
-        module = call.func.value.value
-    elif isinstance(call.func, ast.Call) and facts.calls.meaning(call.func) == "builtins.getattr" and call.func.args:
-        module = call.func.args[0]
+    module = picked_from(facts, call.func)
     if module is not None and facts.names.qualified(module) == "torch.optim":
         return (_ANY,)
     return choices(facts, call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -271,13 +271,9 @@ class Updates:
             _, block, place = self._facts.tree.place(self._facts.tree.statement(step))
             if statement not in block:
                 _, block, place = self._facts.tree.place(self._facts.cycles.standing(loop, step))
-            for item in block[block.index(statement) : place]:
-                if any(isinstance(node, LEAVING) for node in walk_here(item)):
-                    return Obstacle(
-                        "skipped-update",
-                        f"line {item.lineno} may leave the iteration after gradients were read and before the step",
-                        "leave the decision to the scaler, which skips steps with infinite gradients by itself",
-                    )
+            left = left_between(block[block.index(statement) : place])
+            if left is not None:
+                return left
         once = {(self._facts.optimizers.name_of(step), statement): step for step, statement in reversed(found.items())}
         return {step: statement for (_, statement), step in reversed(once.items())}
 
@@ -395,6 +391,18 @@ class Updates:
                 "divide it by scaler.get_scale()",
             )
         return None
+
+
+def left_between(statements: Iterable[ast.stmt]) -> Obstacle | None:
+    """Where statements between the first reader of gradients and the step may leave the iteration, None where they do not."""
+    for item in statements:
+        if any(isinstance(node, LEAVING) for node in walk_here(item)):
+            return Obstacle(
+                "skipped-update",
+                f"line {item.lineno} may leave the iteration after gradients were read and before the step",
+                "leave the decision to the scaler, which skips steps with infinite gradients by itself",
+            )
+    return None
 
 
 def called(facts: Facts, call: ast.Call) -> tuple[Facts, Function] | None:

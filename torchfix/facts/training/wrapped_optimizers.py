@@ -128,7 +128,7 @@ class WrappedOptimizers:
         if isinstance(func.value, ast.Name) and self._facts.is_self(func.value):
             return None
         values = self._facts.values.of(func.value) or ()
-        found = [_step_of(value, func.attr) for value in values if not _is_none(value)]
+        found = [_step_of(value, func.attr) for value in values if not value.is_none]
         known = [item for item in found if item is not None]
         if not known or len(known) < len(found) or any(item.method is not known[0].method for item in known):
             return None
@@ -180,11 +180,6 @@ def _step_of(made: Value, name: str) -> WrappedStep | None:
         return None
     _, attribute, optimizers = found[0]
     return WrappedStep(method.facts, method.node, tuple(call for call, _, _ in found), attribute, optimizers)
-
-
-def _is_none(value: Value) -> bool:
-    """Whether a value is None, which has no methods."""
-    return isinstance(value.node, ast.Constant) and value.node.value is None
 
 
 def _held(facts: Facts, call: ast.Call) -> Iterator[ast.Attribute]:
